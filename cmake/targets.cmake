@@ -1,0 +1,16 @@
+# perigee_library(NAME SOURCES … DEPS …): the static library of one folder. perigee_test(NAME …): its one test binary.
+function(perigee_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(perigee_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(perigee_${name} PUBLIC Threads::Threads ${ARG_DEPS})
+endfunction()
+
+function(perigee_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  if(ARG_LABELS)
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+endfunction()
