@@ -1,5 +1,5 @@
-// ModelConfig: what config.json says about a model of the Kimi-Linear / K3 / K3.1 family, checked and normalised to one
-// spelling. Layer indices are 0-based here; the files count from 1.
+// ModelConfig: what config.json says about a model of the Kimi-Linear / K3 / K3.1 family, checked and
+// normalised to one spelling. Layer indices are 0-based here; the files count from 1.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -19,8 +19,9 @@ struct KdaConfig {
   int num_heads = 0;
   int head_dim = 128;
   int conv_kernel = 4;
-  std::optional<float> gate_lower_bound;  // set: g = bound·σ(exp(A_log)·u); unset: g = −exp(A_log)·softplus(u)
-  bool full_rank_gate = false;            // g_proj, or g_b_proj·g_a_proj (through head_dim)
+  std::optional<float>
+      gate_lower_bound;         // set: g = bound·σ(exp(A_log)·u); unset: g = −exp(A_log)·softplus(u)
+  bool full_rank_gate = false;  // g_proj, or g_b_proj·g_a_proj (through head_dim)
 };
 
 struct MlaConfig {
@@ -81,6 +82,8 @@ struct ModelConfig {
   std::vector<bool> is_kda;  // [num_layers]; the others are MLA
   int64_t bos_token_id = -1, pad_token_id = -1;
   std::vector<int64_t> eos_token_ids;
+  std::string
+      tensor_prefix;  // of the text model's tensor names: "language_model." when the config has a text_config
   std::optional<boost::json::object> vision;  // vision_config as it stands; its tensors are known, not run
   std::vector<std::string> notes;             // which spellings were read, for `inspect`
 
@@ -89,15 +92,18 @@ struct ModelConfig {
   bool has_attn_res() const { return attn_res_block_size > 0; }
 };
 
-// Key=value pairs that replace scalar fields of config.json before it is read (--override-config); list fields that name
-// layers are cut to num_hidden_layers.
+// Key=value pairs that replace scalar fields of config.json before it is read (--override-config); list
+// fields that name layers are cut to num_hidden_layers.
 using ConfigOverrides = std::vector<std::pair<std::string, std::string>>;
 ConfigOverrides parse_config_overrides(std::string_view text);
 
-// Reads config.json text; `origin` names it in errors. Throws Error{kBadConfig} naming field, value and remedy.
-ModelConfig parse_config(std::string_view json, const std::string& origin, const ConfigOverrides& overrides = {});
+// Reads config.json text; `origin` names it in errors. Throws Error{kBadConfig} naming field, value and
+// remedy.
+ModelConfig parse_config(std::string_view json, const std::string& origin,
+                         const ConfigOverrides& overrides = {});
 
-// A folder in Hugging Face layout (its config.json and generation_config.json), a config file, or a built-in name.
+// A folder in Hugging Face layout (its config.json and generation_config.json), a config file, or a built-in
+// name.
 ModelConfig load_config(const std::string& model_or_name, const ConfigOverrides& overrides = {});
 
 // The configs compiled into the binary: kimi-linear-48b-a3b, kimi-k3, kimi-k3.1-pro.
