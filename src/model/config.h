@@ -18,6 +18,7 @@ enum class Family { kKimiLinear, kKimiK3, kKimiK31 };
 struct ModelConfig {
   Family family = Family::kKimiLinear;
   std::string architecture;  // config.json's architectures[0]
+  std::string tensor_prefix;  // of the text model's tensor names: "language_model." when the config has a text_config
   int hidden_size = 0;
   int num_layers = 0;
   int vocab_size = 0;

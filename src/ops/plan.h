@@ -1,6 +1,8 @@
 // The reduction plan: every place where a sum is cut, fixed for good. Part of the numerics identity.
 #pragma once
 
+#include <cstdint>
+
 #include "ops/break_rule.h"
 
 namespace perigee {
@@ -30,6 +32,13 @@ inline float lane_tree(float* lane, int lanes) {
     for (int l = 0; l < stride; ++l) lane[l] += lane[l + stride];
   }
   return lane[0];
+}
+
+// The lane tree over first[0], first[stride], … (one value a lane).
+inline float reduce_lanes(const float* first, int64_t stride, int lanes) {
+  float lane[kMaxLanes] = {};
+  for (int l = 0; l < lanes; ++l) lane[l] = first[l * stride];
+  return lane_tree(lane, lanes);
 }
 
 }  // namespace perigee

@@ -129,9 +129,7 @@ void PlainBackend::moe_combine(const MoeCombineArgs& a) {
   const bool latent = a.config.latent_size > 0;
   const int in = a.config.expert_input_size(a.hidden);
   const auto tree = [&](const float* partial, int64_t r, int width, int d) {
-    float lane[kMaxLanes];
-    for (int l = 0; l < a.lanes; ++l) lane[l] = partial[(int64_t{l} * a.rows + r) * width + d];
-    return lane_tree(lane, a.lanes);
+    return reduce_lanes(partial + r * width + d, int64_t{a.rows} * width, a.lanes);
   };
   std::vector<float> routed(int64_t{a.rows} * a.hidden);
   if (latent) {

@@ -51,9 +51,8 @@ void PlainBackend::attn_res_mix(const AttnResMixArgs& a) {
 void PlainBackend::lane_reduce(const LaneReduceArgs& a) {
   pool_.run(a.rows, [&](int64_t r) {
     for (int d = 0; d < a.hidden; ++d) {
-      float lane[kMaxLanes];
-      for (int l = 0; l < a.lanes; ++l) lane[l] = a.partial[(int64_t{l} * a.rows + r) * a.hidden + d];
-      const bf16 delta = float_to_bf16(lane_tree(lane, a.lanes));
+      const float* first = a.partial + r * a.hidden + d;
+      const bf16 delta = float_to_bf16(reduce_lanes(first, int64_t{a.rows} * a.hidden, a.lanes));
       bf16& p = a.stream[r * a.hidden + d];
       p = a.restart ? delta : float_to_bf16(bf16_to_float(p) + bf16_to_float(delta));
     }
