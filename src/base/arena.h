@@ -19,7 +19,7 @@ class Arena {
     Buffer& buffer = buffers_[used_++];
     if (buffer.size() < bytes) buffer = Buffer(bytes);
 #ifdef PERIGEE_TEST_HOOKS
-    std::memset(buffer.data(), 0xFF, buffer.size());
+    std::memset(buffer.data(), 0xFF, bytes);
 #endif
     return buffer.as<T>();
   }

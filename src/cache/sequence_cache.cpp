@@ -51,13 +51,13 @@ SequenceCache::SequenceCache(const CacheShape& shape) : shape_(shape) {
 }
 
 void SequenceCache::reserve(int64_t tokens) {
-  for (; pages_ * kPage < tokens; ++pages_) {
+  for (; pages_ * kPageTokens < tokens; ++pages_) {
     for (AttentionLayer& layer : attention_) {
-      layer.latent_pages.push_back(poisoned(kPage * latent_bytes(shape_.latent_format)));
-      layer.latent.push_back(layer.latent_pages.back().data());
+      layer.latent_pages.push_back(poisoned(kPageTokens * latent_bytes(shape_.latent_format)));
+      layer.latent.push_back(layer.latent_pages.back().as<uint8_t>());
       if (!layer.has_index) continue;
-      layer.index_pages.push_back(poisoned(kPage * index_key_bytes(shape_.index_format)));
-      layer.index_key.push_back(layer.index_pages.back().data());
+      layer.index_pages.push_back(poisoned(kPageTokens * index_key_bytes(shape_.index_format)));
+      layer.index_key.push_back(layer.index_pages.back().as<uint8_t>());
     }
   }
 }
@@ -67,7 +67,8 @@ void SequenceCache::set_length(int64_t length) {
     check(length >= layer.base, "a sequence cannot shrink below a stored chunk start");
   const int64_t latent = static_cast<int64_t>(latent_bytes(shape_.latent_format));
   for (int64_t p = length; p < length_; ++p) {
-    for (AttentionLayer& layer : attention_) poison(layer.latent[p / kPage] + p % kPage * latent, latent);
+    for (AttentionLayer& layer : attention_)
+      poison(layer.latent[p / kPageTokens] + p % kPageTokens * latent, latent);
     const int64_t D = shape_.kda_heads * kHead, at = p % KdaSlot::kRing;
     for (KdaLayer& layer : kda_) {
       poison(layer.conv_input.as<bf16>() + at * 3 * D, 3 * D * 2);

@@ -41,7 +41,7 @@ class SequenceCache {
  private:
   struct AttentionLayer {
     std::vector<Buffer> latent_pages, index_pages;
-    std::vector<std::byte*> latent, index_key;
+    std::vector<uint8_t*> latent, index_key;
     bool has_index = false;
   };
   struct KdaLayer {

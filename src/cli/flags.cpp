@@ -15,15 +15,11 @@ const char* const kNumericsGroup = "Numerics (part of the identity)";
 const char* const kSamplingGroup = "Sampling";
 
 template <typename Format>
-Format format_by_name(const std::string& flag, const std::string& name, Format fallback,
-                      std::initializer_list<Format> all) {
+Format format_or(const std::string& flag, const std::string& name, Format fallback,
+                 std::optional<Format> parsed, const char* known) {
   if (name == "auto") return fallback;
-  std::string known = "auto";
-  for (Format f : all) {
-    if (name == name_of(f)) return f;
-    known += ", " + std::string(name_of(f));
-  }
-  fail(ErrorCode::kUsage, "{} {}: unknown format; use one of {}", flag, name, known);
+  if (!parsed) fail(ErrorCode::kUsage, "{} {}: unknown format; use one of auto, {}", flag, name, known);
+  return *parsed;
 }
 
 }  // namespace
@@ -65,11 +61,10 @@ Runner ModelFlags::load(bool show_progress) const {
          model);
   }
   RunnerOptions options;
-  options.precision.latent = format_by_name("--kv-cache-dtype", kv_cache_dtype, LatentFormat::kBf16,
-                                            {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4});
-  options.precision.index =
-      format_by_name("--index-cache-dtype", index_cache_dtype, IndexKeyFormat::kFp8,
-                     {IndexKeyFormat::kBf16, IndexKeyFormat::kFp8, IndexKeyFormat::kMxfp4});
+  options.precision.latent = format_or("--kv-cache-dtype", kv_cache_dtype, LatentFormat::kBf16,
+                                       parse_latent_format(kv_cache_dtype), "bf16, fp8, nvfp4");
+  options.precision.index = format_or("--index-cache-dtype", index_cache_dtype, IndexKeyFormat::kFp8,
+                                      parse_index_key_format(index_cache_dtype), "bf16, fp8, mxfp4");
   options.plan = {
       .lanes = lanes, .attention_lanes = attention_lanes, .moe_lanes_expert = moe_lanes == "expert"};
   options.threads = threads;

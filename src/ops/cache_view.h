@@ -2,7 +2,6 @@
 // sequence. The owner of the memory (cache/) hands these out; stages know nothing of pools or rows.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "formats/bf16.h"
@@ -13,8 +12,8 @@ namespace perigee {
 
 // One layer's pages of a sequence: page i holds tokens 64·i … 64·i + 63.
 struct PageTable {
-  std::byte* const* latent = nullptr;  // [pages] → 64 latent records
-  std::byte* const* index_key =
+  uint8_t* const* latent = nullptr;  // [pages] → 64 latent records
+  uint8_t* const* index_key =
       nullptr;  // [pages] → 64 index keys: all values, then all scales; null without DSA
   LatentFormat latent_format = LatentFormat::kBf16;
   IndexKeyFormat index_format = IndexKeyFormat::kFp8;

@@ -16,7 +16,6 @@ struct ReductionPlan {
 };
 
 constexpr int kChunk = 16;    // positions in one KDA chunk, at multiples of 16
-constexpr int kPage = 64;     // tokens in one cache page
 constexpr int kKeyTile = 64;  // keys in one tile of an attention walk
 constexpr int kMaxLanes = 32;
 

@@ -42,15 +42,18 @@ TEST(Selection, TiesGoToTheEarlierPosition) {
   constexpr int kKeys = 96, kTopK = 32;
   cpu::PlainBackend backend(2);
   const DsaConfig config{.num_heads = 1, .head_dim = 128, .top_k = kTopK, .layers = {0}};
-  std::vector<std::byte> pages[2];
-  std::byte* addresses[2];
+  std::vector<uint8_t> pages[2];
+  uint8_t* addresses[2];
   for (int p = 0; p < 2; ++p) {
-    pages[p].resize(kPage * index_key_bytes(IndexKeyFormat::kBf16));
+    pages[p].resize(kPageTokens * index_key_bytes(IndexKeyFormat::kBf16));
     addresses[p] = pages[p].data();
   }
   const std::vector<float> key(128, 1.0f);
-  for (int p = 0; p < kKeys; ++p)
-    encode_index_key(IndexKeyFormat::kBf16, key.data(), addresses[p / kPage], p % kPage);
+  for (int p = 0; p < kKeys; ++p) {
+    encode_index_key(IndexKeyFormat::kBf16, key.data(),
+                     addresses[p / kPageTokens] + index_value_offset(IndexKeyFormat::kBf16, p % kPageTokens),
+                     nullptr);
+  }
   const PageTable table{.index_key = addresses, .index_format = IndexKeyFormat::kBf16};
   for (int rows : {1, 3}) {
     const SequenceRows sequence{.first_row = 0, .rows = rows, .start = kKeys - rows, .accepted = kKeys};

@@ -82,8 +82,8 @@ std::vector<bf16> decode_latents(ThreadPool& pool, const PageTable& pages, int l
   std::vector<bf16> out(total * latent);
   const int64_t bytes = latent_bytes(pages.latent_format);
   pool.run(total, [&](int64_t p) {
-    decode_latent(pages.latent_format, pages.latent[p / kPage] + p % kPage * bytes, pages.latent_scale,
-                  &out[p * latent]);
+    decode_latent(pages.latent_format, pages.latent[p / kPageTokens] + p % kPageTokens * bytes,
+                  pages.latent_scale, &out[p * latent]);
   });
   return out;
 }

@@ -21,6 +21,13 @@ void layer_norm(const bf16* x, const float* weight, const float* bias, float eps
   for (int d = 0; d < kIndexDim; ++d) out[d] = std::fma(out[d] * scale, weight[d], bias[d]);
 }
 
+// An index vector as the cache format rounds it: bf16 values, and the scale that is returned.
+float quantise(IndexKeyFormat format, const float* x, bf16* out) {
+  uint8_t values[2 * kIndexDim], scales[4];
+  encode_index_key(format, x, values, scales);
+  return decode_index_key(format, values, scales, out);
+}
+
 // A bf16 score as an integer whose descending order is the selection rule's: larger scores first, −0 = +0,
 // NaN last.
 uint32_t order_key(bf16 score) {
@@ -52,14 +59,16 @@ void PlainBackend::index_front(const IndexFrontArgs& a) {
       const int64_t row = seq.first_row + i, position = seq.start + i;
       for (int h = 0; h < heads; ++h) {
         const int64_t at = row * heads + h;
-        const float scale = quantise_index_vector(pages.index_format, q.data() + at * kIndexDim,
-                                                  a.index_query + at * kIndexDim);
+        const float scale =
+            quantise(pages.index_format, q.data() + at * kIndexDim, a.index_query + at * kIndexDim);
         a.index_weight[at] = (a.index_weight[at] * scale) * constant;
       }
       float key[kIndexDim];
       layer_norm(a.index_key + row * kIndexDim, w.k_norm, w.k_norm_bias, a.eps, key);
-      encode_index_key(pages.index_format, key, pages.index_key[position / kPage],
-                       static_cast<int>(position % kPage));
+      uint8_t* page = pages.index_key[position / kPageTokens];
+      const int in_page = static_cast<int>(position % kPageTokens);
+      encode_index_key(pages.index_format, key, page + index_value_offset(pages.index_format, in_page),
+                       page + index_scale_offset(pages.index_format, in_page));
     });
   }
 }
@@ -73,8 +82,11 @@ void PlainBackend::index_select(const IndexSelectArgs& a) {
     std::vector<bf16> keys(total * kIndexDim);
     std::vector<float> scales(total);
     pool_.run(total, [&](int64_t p) {
-      scales[p] = decode_index_key(pages.index_format, pages.index_key[p / kPage],
-                                   static_cast<int>(p % kPage), keys.data() + p * kIndexDim);
+      const uint8_t* page = pages.index_key[p / kPageTokens];
+      const int in_page = static_cast<int>(p % kPageTokens);
+      scales[p] = decode_index_key(pages.index_format, page + index_value_offset(pages.index_format, in_page),
+                                   page + index_scale_offset(pages.index_format, in_page),
+                                   keys.data() + p * kIndexDim);
     });
     pool_.run(seq.rows, [&](int64_t i) {
       const int64_t row = seq.first_row + i, visible = seq.start + i + 1;

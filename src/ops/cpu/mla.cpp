@@ -50,9 +50,9 @@ void PlainBackend::mla_query(const MlaQueryArgs& a) {
       const float scale = rsqrt(sum_of_squares(record.data(), rank) / rank + a.eps);
       for (int d = 0; d < rank; ++d) record[d] = record[d] * scale * a.weights.kv_a_norm[d];
       const int64_t position = seq.start + i;
-      std::byte* page = pages.latent[position / kPage];
+      uint8_t* page = pages.latent[position / kPageTokens];
       encode_latent(pages.latent_format, record.data(), pages.latent_scale,
-                    page + position % kPage * latent_bytes(pages.latent_format));
+                    page + position % kPageTokens * latent_bytes(pages.latent_format));
     });
   }
 }

@@ -23,8 +23,19 @@ const bf16* expert_row(const ExpertLinear& w, int o, std::vector<bf16>& buffer) 
   if (const auto* dense = std::get_if<Linear>(&w)) return dense->weight + int64_t{o} * dense->in;
   const auto& packed = std::get<Mxfp4Linear>(w);
   buffer.resize(packed.in);
-  mxfp4_decode_row(packed.packed + int64_t{o} * (packed.in / 2), packed.scale + int64_t{o} * (packed.in / 32),
-                   packed.in, buffer.data());
+  const uint8_t* nibbles = packed.packed + int64_t{o} * (packed.in / 2);
+  const uint8_t* scales = packed.scale + int64_t{o} * (packed.in / kMxfp4Block);
+  for (int i = 0; i < packed.in; i += kMxfp4Block) {
+    bf16 value[16];  // of each code, in this block
+    for (uint32_t code = 0; code < 16; ++code) {
+      value[code] = float_to_bf16(e2m1_to_float(code) * e8m0_to_float(scales[i / kMxfp4Block]));
+    }
+    for (int j = 0; j < kMxfp4Block; j += 2) {
+      const uint8_t pair = nibbles[(i + j) / 2];
+      buffer[i + j] = value[pair & 15];
+      buffer[i + j + 1] = value[pair >> 4];
+    }
+  }
   return buffer.data();
 }
 
