@@ -52,7 +52,8 @@ PERIGEE_HD inline uint8_t mxfp4_scale_ocp(float amax) {
   return mxfp4_is_zero(amax) ? uint8_t{0} : static_cast<uint8_t>((bits >> 23) - 2);
 }
 
-// code i = float_to_e2m1(x[i] · 2^(127−scale)), exact in fp32 unless far too small to count; a zero block has codes ±0.
+// code i = float_to_e2m1(x[i] · 2^(127−scale)), exact in fp32 unless far too small to count; a zero block has
+// codes ±0.
 PERIGEE_HD inline void mxfp4_pack_block(const float* x, uint8_t scale, uint8_t* packed) {
   const float inverse = scale == 0 ? 0.0f : e8m0_reciprocal(scale);
   for (int i = 0; i < kMxfp4Block; i += 2) {
