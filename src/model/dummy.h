@@ -10,7 +10,7 @@
 namespace perigee {
 
 // Writes elements [begin, end) of the tensor (packed bytes count as elements) to `out`, which holds element
-// `begin`, in the roster's dtype. `begin` is a multiple of 64.
+// `begin`, in the roster's dtype. `begin` is a multiple of 256.
 void fill_dummy(const TensorSpec& spec, const ModelConfig& config, uint64_t seed, int64_t begin, int64_t end,
                 std::byte* out);
 

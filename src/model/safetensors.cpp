@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "model/config_json.h"
@@ -114,8 +115,8 @@ class HeaderReader {
   }
 
   void check_layout(std::vector<TensorInfo>& tensors) const {
-    std::stable_sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+    std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+      return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
     });
     uint64_t at = data_;
     const TensorInfo* previous = nullptr;
