@@ -1,5 +1,6 @@
-// The pre-tokeniser's pattern by hand for ASCII text, where it is most of English and code and several times faster than
-// the regular expression. It answers only when no byte above 0x7F can change the answer; else the caller asks PCRE2.
+// The pre-tokeniser's pattern by hand for ASCII text, where it is most of English and code and several times
+// faster than the regular expression. It answers only when no byte above 0x7F can change the answer; else the
+// caller asks PCRE2.
 #pragma once
 
 #include <array>
@@ -35,13 +36,18 @@ class AsciiPretokenizer {
     const AsciiClass first = at_class(at);
     switch (first) {
       case AsciiClass::kUpper:
-      case AsciiClass::kLower: return word(at, at);
-      case AsciiClass::kDigit: return digits(at);
-      case AsciiClass::kNewline: return white_space(at);
+      case AsciiClass::kLower:
+        return word(at, at);
+      case AsciiClass::kDigit:
+        return digits(at);
+      case AsciiClass::kNewline:
+        return white_space(at);
       case AsciiClass::kSpace:
-      case AsciiClass::kOther: break;
+      case AsciiClass::kOther:
+        break;
       case AsciiClass::kNotAscii:
-      case AsciiClass::kEnd: return 0;
+      case AsciiClass::kEnd:
+        return 0;
     }
     // Any character but a letter, a digit or a line end may lead a word.
     const AsciiClass second = at_class(at + 1);
@@ -79,11 +85,15 @@ class AsciiPretokenizer {
       case 's':
       case 't':
       case 'm':
-      case 'd': return 2;
+      case 'd':
+        return 2;
       case 'r':
-      case 'v': return lower(at + 1) == 'e' ? 3 : 0;
-      case 'l': return lower(at + 1) == 'l' ? 3 : 0;
-      default: return 0;
+      case 'v':
+        return lower(at + 1) == 'e' ? 3 : 0;
+      case 'l':
+        return lower(at + 1) == 'l' ? 3 : 0;
+      default:
+        return 0;
     }
   }
 

@@ -22,7 +22,8 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Two overlapping loads cover any key of up to 16 bytes, so the usual piece costs one multiplication and no loop.
+// Two overlapping loads cover any key of up to 16 bytes, so the usual piece costs one multiplication and no
+// loop.
 uint64_t hash_bytes(const char* p, size_t n) {
   uint64_t a, b, seed = n * 0x9E3779B97F4A7C15u;
   if (n >= 8) {
@@ -64,7 +65,13 @@ Bpe::Bpe(const Vocabulary& vocabulary) {
     const char c = static_cast<char>(byte);
     byte_rank_[byte] = rank({&c, 1});
     if (byte_rank_[byte] == kNone)
-      fail(ErrorCode::kBadFile, "the vocabulary has no piece for the single byte 0x{:02X}; it needs all 256", byte);
+      fail(ErrorCode::kBadFile, "the vocabulary has no piece for the single byte 0x{:02X}; it needs all 256",
+           byte);
+  }
+  byte_pair_rank_.resize(256 * 256);
+  for (size_t pair = 0; pair < byte_pair_rank_.size(); ++pair) {
+    const char bytes[2] = {static_cast<char>(pair >> 8), static_cast<char>(pair)};
+    byte_pair_rank_[pair] = rank({bytes, 2});
   }
 }
 
@@ -98,14 +105,15 @@ void Bpe::encode(std::string_view piece, std::vector<int32_t>& ids) const {
 
 void Bpe::merge_short(std::string_view piece, std::vector<int32_t>& ids) const {
   check(piece.size() <= kShort, "merge_short: piece longer than kShort");
-  // Part i begins at start[i] and has the id part[i]; pair[i] is the rank that parts i and i+1 would merge to.
+  // Part i begins at start[i] and has the id part[i]; pair[i] is the rank that parts i and i+1 would merge
+  // to.
   uint8_t start[kShort + 1];
   int32_t part[kShort], pair[kShort];
   size_t count = piece.size();
   for (size_t i = 0; i < count; ++i) {
     start[i] = static_cast<uint8_t>(i);
     part[i] = byte_rank_[static_cast<uint8_t>(piece[i])];
-    pair[i] = i + 1 < count ? rank(piece.substr(i, 2)) : kNone;
+    pair[i] = i + 1 < count ? byte_pair_rank(piece, i) : kNone;
   }
   start[count] = static_cast<uint8_t>(count);
   const auto pair_rank = [&](size_t i) {
@@ -131,25 +139,28 @@ void Bpe::merge_short(std::string_view piece, std::vector<int32_t>& ids) const {
 
 void Bpe::merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
   check(piece.size() < UINT32_MAX, "merge_long: piece of 4 GiB or more");
-  // A doubly linked list of parts, named by their first byte, and a heap of (rank, position). An entry whose pair has
-  // changed since is skipped when it comes up.
+  // A doubly linked list of parts, named by their first byte, and a heap of (rank, position). An entry whose
+  // pair has changed since is skipped when it comes up.
   struct Part {
     uint32_t previous, next;  // kNowhere at the ends
-    int32_t id, pair;         // pair: the rank with the next part; kNone when there is none, or this part is gone
+    int32_t id, pair;  // pair: the rank with the next part; kNone when there is none, or this part is gone
   };
   constexpr uint32_t kNowhere = UINT32_MAX;
   const uint32_t length = static_cast<uint32_t>(piece.size());
   std::vector<Part> parts(length);
   std::vector<uint64_t> entries;
   entries.reserve(length);
-  const auto entry = [](int32_t rank, uint32_t at) { return uint64_t{static_cast<uint32_t>(rank)} << 32 | at; };
+  const auto entry = [](int32_t rank, uint32_t at) {
+    return uint64_t{static_cast<uint32_t>(rank)} << 32 | at;
+  };
   for (uint32_t i = 0; i < length; ++i) {
     const bool last = i + 1 == length;
-    parts[i] = {i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1, byte_rank_[static_cast<uint8_t>(piece[i])],
-                last ? kNone : rank(piece.substr(i, 2))};
+    parts[i] = {i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1,
+                byte_rank_[static_cast<uint8_t>(piece[i])], last ? kNone : byte_pair_rank(piece, i)};
     if (parts[i].pair != kNone) entries.push_back(entry(parts[i].pair, i));
   }
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap(std::greater<>(), std::move(entries));
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap(std::greater<>(),
+                                                                            std::move(entries));
   const auto refresh = [&](uint32_t at) {
     Part& part = parts[at];
     part.pair = kNone;

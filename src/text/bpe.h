@@ -1,6 +1,7 @@
-// Byte-pair merging by rank, giving exactly tiktoken's ids for one piece: of all adjacent pairs that are in the
-// vocabulary, the one of lowest rank merges first, the leftmost of equals. Most pieces are a single lookup; short ones
-// merge in a small array, long ones with a heap, so that a piece of n bytes costs O(n log n).
+// Byte-pair merging by rank, giving exactly tiktoken's ids for one piece: of all adjacent pairs that are in
+// the vocabulary, the one of lowest rank merges first, the leftmost of equals. Most pieces are a single
+// lookup; short ones merge in a small array, long ones with a heap, so that a piece of n bytes costs O(n log
+// n).
 #pragma once
 
 #include <array>
@@ -30,6 +31,11 @@ class Bpe {
   int32_t rank(std::string_view bytes) const;
 
  private:
+  int32_t byte_pair_rank(std::string_view piece, size_t at) const {
+    return byte_pair_rank_[size_t{static_cast<uint8_t>(piece[at])} << 8 |
+                           static_cast<uint8_t>(piece[at + 1])];
+  }
+
   struct Slot {  // of an open-addressing table, at most half full
     uint32_t tag = 0;
     int32_t rank = -1;
@@ -41,6 +47,8 @@ class Bpe {
   uint64_t mask_ = 0;
   size_t longest_ = 0;
   std::array<int32_t, 256> byte_rank_{};
+  std::vector<int32_t>
+      byte_pair_rank_;  // [first * 256 + second]: every merge starts from these, so no hashing there
 };
 
 }  // namespace perigee

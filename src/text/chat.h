@@ -1,5 +1,5 @@
-// The seam between OpenAI-style messages and a model family's prompt: a format renders messages to segments and parses
-// the model's answer back, by token id. K3's XTML and K2's turns are the two formats.
+// The seam between OpenAI-style messages and a model family's prompt: a format renders messages to segments
+// and parses the model's answer back, by token id. K3's XTML and K2's turns are the two formats.
 #pragma once
 
 #include <boost/json/array.hpp>
@@ -18,9 +18,10 @@ namespace perigee {
 
 struct ChatOptions {
   bool thinking = true;
-  std::optional<std::string> thinking_effort = std::nullopt;  // low, medium, high or max; none: the prompt does not mention it
-  const boost::json::array* tools = nullptr;   // OpenAI's tool objects
-  std::string tool_choice = "";  // "", "auto", "required" or "none"
+  std::optional<std::string> thinking_effort =
+      std::nullopt;  // low, medium, high or max; none: the prompt does not mention it
+  const boost::json::array* tools = nullptr;            // OpenAI's tool objects
+  std::string tool_choice = "";                         // "", "auto", "required" or "none"
   const boost::json::value* response_format = nullptr;  // OpenAI's object
   bool add_generation_prompt = true;
 };
@@ -30,9 +31,11 @@ class ChatFormat {
   virtual ~ChatFormat() = default;
 
   // Throws Error{kBadRequest} naming the message and what was expected, Error{kUnsupported} for images.
-  virtual std::vector<Segment> render(const boost::json::array& messages, const ChatOptions& options) const = 0;
+  virtual std::vector<Segment> render(const boost::json::array& messages,
+                                      const ChatOptions& options) const = 0;
 
-  // A parser for the answer to one rendered prompt. `call_id_salt` makes tool-call ids differ between requests.
+  // A parser for the answer to one rendered prompt. `call_id_salt` makes tool-call ids differ between
+  // requests.
   virtual std::unique_ptr<OutputParser> parser(bool thinking, std::string_view call_id_salt = {}) const = 0;
 
   // Ids that end the answer.

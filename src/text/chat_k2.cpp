@@ -1,6 +1,6 @@
-// The turns of Kimi K2 and Kimi-Linear: a role token, the name, <|im_middle|>, the body, <|im_end|>. Text between two
-// control tokens is one segment, as when the reference tokenises its rendered template. Where the vocabulary has <think>,
-// assistant bodies begin with their reasoning.
+// The turns of Kimi K2 and Kimi-Linear: a role token, the name, <|im_middle|>, the body, <|im_end|>. Text
+// between two control tokens is one segment, as when the reference tokenises its rendered template. Where the
+// vocabulary has <think>, assistant bodies begin with their reasoning.
 #include <boost/json.hpp>
 #include <unordered_map>
 
@@ -43,7 +43,8 @@ class K2Format : public ChatFormat {
  public:
   explicit K2Format(const Tokenizer& tokenizer)
       : tokenizer_(tokenizer),
-        thinks_(tokenizer.vocabulary().has_control("<think>") && tokenizer.vocabulary().has_control("</think>")) {}
+        thinks_(tokenizer.vocabulary().has_control("<think>") &&
+                tokenizer.vocabulary().has_control("</think>")) {}
 
   std::vector<Segment> render(const json::array& messages, const ChatOptions& options) const override {
     refuse_unsupported(options);
@@ -59,12 +60,15 @@ class K2Format : public ChatFormat {
     if (history.empty() || history[0].role != Role::kSystem)
       out.turn("<|im_system|>", "system", {"You are Kimi, an AI assistant created by Moonshot AI."});
 
-    // The model writes functions.NAME:INDEX for ids, counted over the conversation; other ids are put in that form.
+    // The model writes functions.NAME:INDEX for ids, counted over the conversation; other ids are put in that
+    // form.
     std::unordered_map<std::string, std::string> rendered_ids;
     size_t calls = 0;
     for (size_t i = 0; i < history.size(); ++i) {
       const Message& message = history[i];
-      const auto name_or = [&](std::string_view role) { return message.name.empty() ? std::string(role) : message.name; };
+      const auto name_or = [&](std::string_view role) {
+        return message.name.empty() ? std::string(role) : message.name;
+      };
       if (message.role == Role::kUser) {
         out.turn("<|im_user|>", name_or("user"), message.parts);
       } else if (message.role == Role::kSystem) {
@@ -72,12 +76,14 @@ class K2Format : public ChatFormat {
       } else if (message.role == Role::kTool) {
         const auto known = rendered_ids.find(message.call_id);
         std::vector<std::string> parts = message.parts;
-        parts.insert(parts.begin(),
-                     "## Return of " + (known == rendered_ids.end() ? message.call_id : known->second) + "\n");
+        parts.insert(
+            parts.begin(),
+            "## Return of " + (known == rendered_ids.end() ? message.call_id : known->second) + "\n");
         out.turn("<|im_system|>", name_or("tool"), parts);
       } else {
         out.begin("<|im_assistant|>", name_or("assistant"));
-        if (thinks_) write_thinking(out, i >= open_round ? std::string_view(message.reasoning) : std::string_view());
+        if (thinks_)
+          write_thinking(out, i >= open_round ? std::string_view(message.reasoning) : std::string_view());
         for (const std::string& part : message.parts) out.text(part);
         if (!message.calls.empty()) out.control("<|tool_calls_section_begin|>");
         for (const HistoryCall& call : message.calls) {
@@ -116,7 +122,8 @@ class K2Format : public ChatFormat {
   // The format has no words for these; ignoring them would change what the caller asked for.
   static void refuse_unsupported(const ChatOptions& options) {
     if (!options.tool_choice.empty() && options.tool_choice != "auto" && options.tool_choice != "none")
-      fail(ErrorCode::kUnsupported, "tool_choice \"{}\": K2-style prompts know auto and none only", options.tool_choice);
+      fail(ErrorCode::kUnsupported, "tool_choice \"{}\": K2-style prompts know auto and none only",
+           options.tool_choice);
     if (options.thinking_effort)
       fail(ErrorCode::kUnsupported, "K2-style prompts have no thinking effort; leave it out");
   }
@@ -133,6 +140,8 @@ class K2Format : public ChatFormat {
 
 }  // namespace
 
-std::unique_ptr<ChatFormat> make_k2_format(const Tokenizer& tokenizer) { return std::make_unique<K2Format>(tokenizer); }
+std::unique_ptr<ChatFormat> make_k2_format(const Tokenizer& tokenizer) {
+  return std::make_unique<K2Format>(tokenizer);
+}
 
 }  // namespace perigee

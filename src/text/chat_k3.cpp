@@ -1,5 +1,5 @@
-// Kimi K3's XTML prompt. Every mark-up word is a segment of its own: cuts between segments decide the ids, so the order
-// and the splitting below are the format's definition, not a choice.
+// Kimi K3's XTML prompt. Every mark-up word is a segment of its own: cuts between segments decide the ids, so
+// the order and the splitting below are the format's definition, not a choice.
 #include <boost/json.hpp>
 #include <initializer_list>
 
@@ -15,7 +15,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::string_view kRawJson =
-    "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting.";
+    "Your response must be raw JSON data without markdown code blocks (```json) or any additional "
+    "formatting.";
 
 struct Attribute {
   std::string_view key, value;
@@ -80,12 +81,18 @@ class XtmlWriter {
 
 std::string_view argument_type(const json::value& value) {
   switch (value.kind()) {
-    case json::kind::null: return "null";
-    case json::kind::bool_: return "boolean";
-    case json::kind::string: return "string";
-    case json::kind::array: return "array";
-    case json::kind::object: return "object";
-    default: return "number";
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "boolean";
+    case json::kind::string:
+      return "string";
+    case json::kind::array:
+      return "array";
+    case json::kind::object:
+      return "object";
+    default:
+      return "number";
   }
 }
 
@@ -144,22 +151,27 @@ void write_messages(XtmlWriter& out, const std::vector<Message>& messages, bool 
       case Role::kTool:
         if (message.tool.empty())
           fail(ErrorCode::kBadRequest,
-               "a tool result (tool_call_id \"{}\") answers no call of the assistant turn before it; repeat that turn's "
+               "a tool result (tool_call_id \"{}\") answers no call of the assistant turn before it; repeat "
+               "that turn's "
                "tool_calls in the history, or give the message a \"name\"",
                message.call_id);
-        out.open("message", {{"role", "tool"}, {"tool", message.tool}, {"index", std::to_string(++tool_results)}});
+        out.open("message",
+                 {{"role", "tool"}, {"tool", message.tool}, {"index", std::to_string(++tool_results)}});
         break;
       case Role::kSystem:
         if (message.tools) {
           out.notice("tool-declare",
-                     "## New Tools Available\nThe system dynamically extends the toolset via lazy-loading.\nYou have access "
+                     "## New Tools Available\nThe system dynamically extends the toolset via "
+                     "lazy-loading.\nYou have access "
                      "to all existing and extended tools.\nHere are the specs for the extended tools.\n\n" +
                          tools_json(*message.tools));
           continue;
         }
         out.open_message("system", message.name);
         break;
-      case Role::kUser: out.open_message("user", message.name); break;
+      case Role::kUser:
+        out.open_message("user", message.name);
+        break;
     }
     for (const std::string& part : message.parts) out.text(part);
     out.end_message();
@@ -168,9 +180,11 @@ void write_messages(XtmlWriter& out, const std::vector<Message>& messages, bool 
 
 void write_effort(XtmlWriter& out, const std::string& effort) {
   if (effort != "low" && effort != "medium" && effort != "high" && effort != "max")
-    fail(ErrorCode::kBadRequest, "thinking effort \"{}\" is unknown; expected low, medium, high or max", effort);
+    fail(ErrorCode::kBadRequest, "thinking effort \"{}\" is unknown; expected low, medium, high or max",
+         effort);
   out.notice("thinking-effort",
-             "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), "
+             "`thinking_effort` guides on how much to think in your thinking channel (not including the "
+             "response channel), "
              "supported values include `low`, `medium`, `high`, and `max`.\nNow the system is invoked with "
              "`thinking_effort=" +
                  effort + "`.");
@@ -191,7 +205,8 @@ void write_response_format(XtmlWriter& out, const json::value& format) {
   const std::string name = type && type->is_string() ? std::string(type->get_string()) : "";
   if (name == "text") return;
   if (name != "json_object" && name != "json_schema")
-    fail(ErrorCode::kBadRequest, "response_format.type \"{}\" is unknown; expected text, json_object or json_schema", name);
+    fail(ErrorCode::kBadRequest,
+         "response_format.type \"{}\" is unknown; expected text, json_object or json_schema", name);
   std::string body = "The system is invoked with `response_format=" + name + "`.\n" + std::string(kRawJson);
   if (name == "json_schema") {
     const json::value* outer = object->if_contains("json_schema");
@@ -213,8 +228,8 @@ class K3Format : public ChatFormat {
     order_tool_results(history);
     XtmlWriter out;
     if (options.tools && !options.tools->empty())
-      out.notice("tool-declare",
-                 "# Tools\nHere are the available tools, described in JSONSchema.\n\n" + tools_json(*options.tools));
+      out.notice("tool-declare", "# Tools\nHere are the available tools, described in JSONSchema.\n\n" +
+                                     tools_json(*options.tools));
     if (options.thinking && options.thinking_effort) write_effort(out, *options.thinking_effort);
     write_messages(out, history, options.thinking);
     write_tool_choice(out, options.tool_choice);
@@ -244,7 +259,9 @@ class K3Format : public ChatFormat {
 
 }  // namespace
 
-std::unique_ptr<ChatFormat> make_k3_format(const Tokenizer& tokenizer) { return std::make_unique<K3Format>(tokenizer); }
+std::unique_ptr<ChatFormat> make_k3_format(const Tokenizer& tokenizer) {
+  return std::make_unique<K3Format>(tokenizer);
+}
 
 std::unique_ptr<ChatFormat> make_chat_format(const Tokenizer& tokenizer) {
   const Vocabulary& vocabulary = tokenizer.vocabulary();
@@ -257,7 +274,8 @@ std::unique_ptr<ChatFormat> make_chat_format(const Tokenizer& tokenizer) {
   if (has_all({"<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"}))
     return make_k2_format(tokenizer);
   fail(ErrorCode::kUnsupported,
-       "the vocabulary has the control tokens of no known chat format (K3: <|open|> …; K2: <|im_user|> …); take "
+       "the vocabulary has the control tokens of no known chat format (K3: <|open|> …; K2: <|im_user|> …); "
+       "take "
        "tokenizer_config.json from the model's own folder");
 }
 

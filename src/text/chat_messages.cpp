@@ -38,17 +38,21 @@ std::vector<std::string> read_content(const json::object& message, size_t index)
   if (!content || content->is_null()) return {};
   if (content->is_string()) return {std::string(view(content->get_string()))};
   if (!content->is_array())
-    fail(ErrorCode::kBadRequest, "messages[{}].content is neither a string, nor a list of parts, nor null", index);
+    fail(ErrorCode::kBadRequest, "messages[{}].content is neither a string, nor a list of parts, nor null",
+         index);
   std::vector<std::string> parts;
   for (const json::value& part : content->get_array()) {
     const json::object* object = part.if_object();
-    if (!object) fail(ErrorCode::kBadRequest, "messages[{}].content holds a part that is not an object", index);
+    if (!object)
+      fail(ErrorCode::kBadRequest, "messages[{}].content holds a part that is not an object", index);
     const std::string type = string_member(*object, "type", index);
     if (type.starts_with("image") || type == "input_image" || type.starts_with("video"))
-      fail(ErrorCode::kUnsupported, "messages[{}].content holds a part of type \"{}\": images are not supported; send text",
-           index, type);
+      fail(ErrorCode::kUnsupported,
+           "messages[{}].content holds a part of type \"{}\": images are not supported; send text", index,
+           type);
     if (type != "text" && type != "input_text" && type != "output_text" && !type.empty())
-      fail(ErrorCode::kBadRequest, "messages[{}].content holds a part of type \"{}\"; expected \"text\"", index, type);
+      fail(ErrorCode::kBadRequest, "messages[{}].content holds a part of type \"{}\"; expected \"text\"",
+           index, type);
     if (!object->if_contains("text"))
       fail(ErrorCode::kBadRequest, "messages[{}].content holds a text part without \"text\"", index);
     parts.push_back(string_member(*object, "text", index));
@@ -71,7 +75,8 @@ HistoryCall read_call(const json::value& value, size_t index, size_t position) {
   if (!arguments || arguments->is_null()) return out;
   const auto reject = [&] {
     fail(ErrorCode::kBadRequest,
-         "messages[{}].tool_calls[{}].function.arguments is not a JSON object or a string that holds one", index, position);
+         "messages[{}].tool_calls[{}].function.arguments is not a JSON object or a string that holds one",
+         index, position);
   };
   if (arguments->is_object()) {
     out.arguments = arguments->get_object();
@@ -153,7 +158,8 @@ void order_tool_results(std::vector<Message>& messages) {
     const auto begin = messages.begin() + static_cast<ptrdiff_t>(at);
     const auto stop = messages.begin() + static_cast<ptrdiff_t>(end);
     if (std::all_of(begin, stop, [&](const Message& m) { return call_of(m) < calls.size(); })) {
-      std::stable_sort(begin, stop, [&](const Message& a, const Message& b) { return call_of(a) < call_of(b); });
+      std::stable_sort(begin, stop,
+                       [&](const Message& a, const Message& b) { return call_of(a) < call_of(b); });
       std::for_each(begin, stop, [&](Message& m) { m.tool = calls[call_of(m)].name; });
     }
     for (; at < end; ++at, ++results)

@@ -23,20 +23,21 @@ struct HistoryCall {
 
 struct Message {
   Role role = Role::kUser;
-  std::string name;                // "" when absent
-  std::vector<std::string> parts;  // content: its text parts, one for a plain string
-  std::string reasoning;           // assistant
-  std::vector<HistoryCall> calls;  // assistant
-  std::string tool;                // tool: the function's name; "" when the message does not say
-  std::string call_id;             // tool
+  std::string name;                           // "" when absent
+  std::vector<std::string> parts;             // content: its text parts, one for a plain string
+  std::string reasoning;                      // assistant
+  std::vector<HistoryCall> calls;             // assistant
+  std::string tool;                           // tool: the function's name; "" when the message does not say
+  std::string call_id;                        // tool
   const boost::json::value* tools = nullptr;  // system: tools added in mid-conversation
 };
 
 // Throws Error{kBadRequest} or Error{kUnsupported}, naming the message by its index.
 std::vector<Message> read_messages(const boost::json::array& messages);
 
-// Puts each run of tool results in the order of the calls they answer, and names them after those calls. A run with a
-// result that answers no call stays in its order, and is named by position where it has no name of its own.
+// Puts each run of tool results in the order of the calls they answer, and names them after those calls. A
+// run with a result that answers no call stays in its order, and is named by position where it has no name of
+// its own.
 void order_tool_results(std::vector<Message>& messages);
 
 }  // namespace perigee

@@ -1,5 +1,6 @@
-// The built-in names of the 256 control slots that follow the base ranks, one table per model family. The merge ranks are
-// shared between the families, so that a wrong table would go unnoticed: ids would decode, and mean something else.
+// The built-in names of the 256 control slots that follow the base ranks, one table per model family. The
+// merge ranks are shared between the families, so that a wrong table would go unnoticed: ids would decode,
+// and mean something else.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ inline constexpr ControlName kK3ControlNames[] = {
     {255, "[PAD]"},
 };
 
-// <think> and </think> (slots 22 and 23) exist only from K2-Thinking onwards, whose tokenizer_config.json names them.
+// <think> and </think> (slots 22 and 23) exist only from K2-Thinking onwards, whose tokenizer_config.json
+// names them.
 inline constexpr ControlName kK2ControlNames[] = {
     {0, "[BOS]"},
     {1, "[EOS]"},

@@ -1,5 +1,6 @@
-// Ids to text while they arrive. Bytes are held back only while they begin a character that later tokens may complete,
-// so the text never ends inside a character, and the bytes given out are together exactly the bytes of the tokens.
+// Ids to text while they arrive. Bytes are held back only while they begin a character that later tokens may
+// complete, so the text never ends inside a character, and the bytes given out are together exactly the bytes
+// of the tokens.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ class Utf8Stream {
   std::string held_;
 };
 
-// Use either the bytes or the text functions of one object. The text is what JSON and terminals can carry: the bytes
-// with ill-formed parts as U+FFFD. Cuts lie between characters, so the texts joined are the replaced whole.
+// Use either the bytes or the text functions of one object. The text is what JSON and terminals can carry:
+// the bytes with ill-formed parts as U+FFFD. Cuts lie between characters, so the texts joined are the
+// replaced whole.
 class Detokenizer {
  public:
   enum class Control { kSkip, kShow };  // show control tokens by name, or leave them out
@@ -40,7 +42,8 @@ class Detokenizer {
 
   std::string push_bytes(int32_t id) {
     const std::string_view bytes = vocabulary_.bytes(id);
-    return stream_.push(vocabulary_.is_control(id) && control_ == Control::kSkip ? std::string_view() : bytes);
+    return stream_.push(vocabulary_.is_control(id) && control_ == Control::kSkip ? std::string_view()
+                                                                                 : bytes);
   }
   std::string flush_bytes() { return stream_.flush(); }
 

@@ -20,13 +20,27 @@ void append_string(std::string_view text, std::string& out) {
   out += '"';
   for (char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (static_cast<uint8_t>(c) < 0x20)
           out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
@@ -41,7 +55,8 @@ void append_string(std::string_view text, std::string& out) {
 void append_double(double x, std::string& out) {
   char buffer[40];
   const auto format = [&](std::chars_format how) {
-    return std::string_view(buffer, static_cast<size_t>(std::to_chars(buffer, buffer + 40, x, how).ptr - buffer));
+    return std::string_view(buffer,
+                            static_cast<size_t>(std::to_chars(buffer, buffer + 40, x, how).ptr - buffer));
   };
   std::string_view digits = format(std::chars_format::scientific);
   const size_t mark = digits.find('e') + 1;
@@ -56,12 +71,24 @@ void append_double(double x, std::string& out) {
 void append(const json::value& value, JsonSpacing spacing, std::string& out) {
   const bool compact = spacing == JsonSpacing::kCompact;
   switch (value.kind()) {
-    case json::kind::null: out += "null"; break;
-    case json::kind::bool_: out += value.get_bool() ? "true" : "false"; break;
-    case json::kind::int64: out += std::to_string(value.get_int64()); break;
-    case json::kind::uint64: out += std::to_string(value.get_uint64()); break;
-    case json::kind::double_: append_double(value.get_double(), out); break;
-    case json::kind::string: append_string(value.get_string(), out); break;
+    case json::kind::null:
+      out += "null";
+      break;
+    case json::kind::bool_:
+      out += value.get_bool() ? "true" : "false";
+      break;
+    case json::kind::int64:
+      out += std::to_string(value.get_int64());
+      break;
+    case json::kind::uint64:
+      out += std::to_string(value.get_uint64());
+      break;
+    case json::kind::double_:
+      append_double(value.get_double(), out);
+      break;
+    case json::kind::string:
+      append_string(value.get_string(), out);
+      break;
     case json::kind::array: {
       std::string_view separator;
       out += '[';

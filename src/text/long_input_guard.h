@@ -1,6 +1,6 @@
-// The reference tokenizer's guard for long inputs: text is cut every 400 000 characters, and inside those so that no run
-// of white space, or of anything else, is longer than 25 000 characters. Each part is tokenised alone, so the cuts are
-// part of the ids' definition; they also bound what one match or one merge can cost.
+// The reference tokenizer's guard for long inputs: text is cut every 400 000 characters, and inside those so
+// that no run of white space, or of anything else, is longer than 25 000 characters. Each part is tokenised
+// alone, so the cuts are part of the ids' definition; they also bound what one match or one merge can cost.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,12 @@ namespace perigee {
 inline constexpr size_t kGuardPart = 400'000;  // characters
 inline constexpr size_t kGuardRun = 25'000;    // characters
 
-// Python's str.isspace, by which the reference tells runs apart. Wider than the pattern's \s by U+001C..U+001F.
+// Python's str.isspace, by which the reference tells runs apart. Wider than the pattern's \s by
+// U+001C..U+001F.
 inline bool is_python_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 // Calls emit(part) for the parts of well-formed `text`, in order; none for an empty text.

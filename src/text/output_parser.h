@@ -1,6 +1,6 @@
-// A model's answer, parsed token by token into reasoning, content and tool calls. One parser serves streaming and whole
-// answers: the deltas of push and flush, joined, are the message. Nothing a model writes is an error: what does not form
-// a whole, valid element stays text.
+// A model's answer, parsed token by token into reasoning, content and tool calls. One parser serves streaming
+// and whole answers: the deltas of push and flush, joined, are the message. Nothing a model writes is an
+// error: what does not form a whole, valid element stays text.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ std::string function_name(std::string_view id) {
   const size_t colon = id.rfind(':');
   if (colon != std::string_view::npos) {
     const std::string_view index = id.substr(colon + 1);
-    if (!index.empty() && std::all_of(index.begin(), index.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    if (!index.empty() &&
+        std::all_of(index.begin(), index.end(), [](char c) { return c >= '0' && c <= '9'; }))
       id = id.substr(0, colon);
   }
   return std::string(id);

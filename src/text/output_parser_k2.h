@@ -1,5 +1,5 @@
-// The parser of K2-style answers (Kimi-Linear, K2 Thinking): <think>…</think>, text, and a section of tool calls, all
-// told apart by token id.
+// The parser of K2-style answers (Kimi-Linear, K2 Thinking): <think>…</think>, text, and a section of tool
+// calls, all told apart by token id.
 #pragma once
 
 #include <cstdint>

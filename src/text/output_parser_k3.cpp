@@ -19,7 +19,8 @@ constexpr size_t kLongestTag = 16 << 10;  // bytes; a longer one is text, so tha
 std::string unescape(std::string_view value) {
   std::string out(value);
   const auto replace = [&](std::string_view from, char to) {
-    for (size_t at = 0; (at = out.find(from, at)) != std::string::npos; ++at) out.replace(at, from.size(), 1, to);
+    for (size_t at = 0; (at = out.find(from, at)) != std::string::npos; ++at)
+      out.replace(at, from.size(), 1, to);
   };
   replace("&quot;", '"');  // first: "&amp;quot;" is an escaped "&quot;"
   replace("&amp;", '&');
@@ -31,7 +32,8 @@ std::string number_text(std::string_view literal, const json::value& number) {
   if (!number.is_double()) return std::string(literal);
   const double x = number.get_double();
   const bool is_integer_literal = literal.find_first_of(".eE") == std::string_view::npos;
-  if (!is_integer_literal && std::fabs(x) < 0x1p53 && x == std::floor(x)) return fmt::format("{:.0f}", x + 0.0);
+  if (!is_integer_literal && std::fabs(x) < 0x1p53 && x == std::floor(x))
+    return fmt::format("{:.0f}", x + 0.0);
   return std::string(literal);  // digits beyond a double's stay as written
 }
 
@@ -62,7 +64,8 @@ K3OutputParser::K3OutputParser(const Tokenizer& tokenizer, bool thinking, std::s
   end_ = id("<|end_of_msg|>");
   eos_ = id("[EOS]");
   if (open_ < 0 || close_ < 0 || sep_ < 0)
-    fail(ErrorCode::kUnsupported, "the vocabulary has no <|open|>, <|close|>, <|sep|>: it is not of the K3 family");
+    fail(ErrorCode::kUnsupported,
+         "the vocabulary has no <|open|>, <|close|>, <|sep|>: it is not of the K3 family");
 }
 
 const std::string* K3OutputParser::Tag::attribute(std::string_view key) const {
@@ -81,7 +84,8 @@ bool K3OutputParser::parse_tag(std::string_view text, Tag& tag) {
     if (text[0] != ' ' || equals == std::string_view::npos || equals == 1) return false;
     const size_t quote = text.find('"', equals + 2);
     if (quote == std::string_view::npos) return false;
-    tag.attributes.emplace_back(text.substr(1, equals - 1), unescape(text.substr(equals + 2, quote - equals - 2)));
+    tag.attributes.emplace_back(text.substr(1, equals - 1),
+                                unescape(text.substr(equals + 2, quote - equals - 2)));
     text.remove_prefix(quote + 1);
   }
   return !tag.name.empty();
@@ -89,13 +93,20 @@ bool K3OutputParser::parse_tag(std::string_view text, Tag& tag) {
 
 std::string_view K3OutputParser::name_of(Place place) {
   switch (place) {
-    case Place::kMessage: return "message";
-    case Place::kThink: return "think";
-    case Place::kResponse: return "response";
-    case Place::kTools: return "tools";
-    case Place::kCall: return "call";
-    case Place::kArgument: return "argument";
-    case Place::kJson: return "json";
+    case Place::kMessage:
+      return "message";
+    case Place::kThink:
+      return "think";
+    case Place::kResponse:
+      return "response";
+    case Place::kTools:
+      return "tools";
+    case Place::kCall:
+      return "call";
+    case Place::kArgument:
+      return "argument";
+    case Place::kJson:
+      return "json";
   }
   return "";
 }
@@ -204,7 +215,9 @@ bool K3OutputParser::close(const Tag& tag, std::string_view literal, Delta& delt
     case Place::kMessage:
     case Place::kThink:
     case Place::kResponse:
-    case Place::kTools: place_ = Place::kMessage; break;
+    case Place::kTools:
+      place_ = Place::kMessage;
+      break;
     case Place::kArgument: {
       const std::string member =
           json_string(call_.key) + ": " + argument_json(call_.type, replace_invalid_utf8(call_.value));

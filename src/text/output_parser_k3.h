@@ -1,6 +1,7 @@
-// The parser of K3's XTML answers. It starts inside `think` or `response`. Elements are recognised by the ids of <|open|>,
-// <|close|> and <|sep|>, so that text which only looks like mark-up stays text; a tool call counts once its own close
-// has come, since bodies are not escaped and only that close tells a whole call from a cut one.
+// The parser of K3's XTML answers. It starts inside `think` or `response`. Elements are recognised by the ids
+// of <|open|>,
+// <|close|> and <|sep|>, so that text which only looks like mark-up stays text; a tool call counts once its
+// own close has come, since bodies are not escaped and only that close tells a whole call from a cut one.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class K3OutputParser : public OutputParser {
     std::vector<std::pair<std::string, std::string>> attributes;
     const std::string* attribute(std::string_view key) const;
   };
-  // The call being read. `raw` is all of its tokens' text, given out as content if the call never becomes one.
+  // The call being read. `raw` is all of its tokens' text, given out as content if the call never becomes
+  // one.
   struct Call {
     std::string raw, name, arguments;  // arguments: the members of a JSON object so far
     std::string key, type, value;      // of the argument being read

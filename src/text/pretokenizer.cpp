@@ -21,12 +21,12 @@ namespace {
 #define PERIGEE_CONTRACTION R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
 constexpr std::string_view kPattern =
     R"(\p{sc:Han}+)"
-    "|" PERIGEE_LEAD PERIGEE_UPPER "*" PERIGEE_LOWER "+" PERIGEE_CONTRACTION
-    "|" PERIGEE_LEAD PERIGEE_UPPER "+" PERIGEE_LOWER "*" PERIGEE_CONTRACTION
-    R"(|\p{N}{1,3})"
+    "|" PERIGEE_LEAD PERIGEE_UPPER "*" PERIGEE_LOWER "+" PERIGEE_CONTRACTION "|" PERIGEE_LEAD PERIGEE_UPPER
+    "+" PERIGEE_LOWER "*" PERIGEE_CONTRACTION R"(|\p{N}{1,3})"
     "| ?[^" PERIGEE_SPACE R"(\p{L}\p{N}]+[\r\n]*)"
     "|[" PERIGEE_SPACE R"(]*[\r\n]+)"
-    "|[" PERIGEE_SPACE "]+(?![^" PERIGEE_SPACE "])"
+    "|[" PERIGEE_SPACE "]+(?![^" PERIGEE_SPACE
+    "])"
     "|[" PERIGEE_SPACE "]+";
 #undef PERIGEE_SPACE
 #undef PERIGEE_UPPER
@@ -71,7 +71,8 @@ struct Pretokenizer::Pattern {
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern.data()), kPattern.size(),
                          PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
     if (!code) fail(ErrorCode::kInternal, "PCRE2 rejects the pattern at {}: {}", at, pcre2_message(error));
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT, pcre2_match interprets: slower, the same answers
+    pcre2_jit_compile(code,
+                      PCRE2_JIT_COMPLETE);  // without JIT, pcre2_match interprets: slower, the same answers
   }
   ~Pattern() { pcre2_code_free(code); }
 
@@ -85,7 +86,8 @@ size_t Pretokenizer::match(std::string_view text, size_t at) const {
   thread_local Matcher matcher;
   const int rc = pcre2_match(pattern_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                              PCRE2_NO_UTF_CHECK, matcher.data, matcher.context);
-  if (rc < 0) fail(ErrorCode::kInternal, "pre-tokeniser at byte {} of {}: {}", at, text.size(), pcre2_message(rc));
+  if (rc < 0)
+    fail(ErrorCode::kInternal, "pre-tokeniser at byte {} of {}: {}", at, text.size(), pcre2_message(rc));
   const size_t length = pcre2_get_ovector_pointer(matcher.data)[1] - at;
   check(length > 0, "the pre-tokeniser's pattern matched nothing");
   return length;

@@ -1,5 +1,5 @@
-// Cuts text into the pieces that BPE merges, by the pattern of the Kimi vocabularies: PCRE2 with JIT for any text, the
-// hand-written matcher of ascii_pretokenizer.h where that gives the same answer.
+// Cuts text into the pieces that BPE merges, by the pattern of the Kimi vocabularies: PCRE2 with JIT for any
+// text, the hand-written matcher of ascii_pretokenizer.h where that gives the same answer.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ class Pretokenizer {
   ~Pretokenizer();
   Pretokenizer(const Pretokenizer&) = delete;
 
-  // Calls emit(piece) for the pieces of well-formed UTF-8 `text`; together they are the whole text. Thread-safe.
+  // Calls emit(piece) for the pieces of well-formed UTF-8 `text`; together they are the whole text.
+  // Thread-safe.
   template <typename Emit>
   void split(std::string_view text, Emit&& emit) const {
     const AsciiPretokenizer ascii(text);

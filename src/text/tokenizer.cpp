@@ -45,8 +45,8 @@ std::vector<int32_t> Tokenizer::encode(std::span<const Segment> segments) const 
     }
     const std::optional<int32_t> id = vocabulary().control_id(segment.text);
     if (!id)
-      fail(ErrorCode::kBadFile, "the vocabulary has no control token {}; the chat format needs another tokenizer",
-           segment.text);
+      fail(ErrorCode::kBadFile,
+           "the vocabulary has no control token {}; the chat format needs another tokenizer", segment.text);
     ids.push_back(*id);
   }
   return ids;

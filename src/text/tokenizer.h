@@ -1,5 +1,5 @@
-// Text to ids and back. Text can never become a control token: control ids come only from segments that say so, and
-// every segment is tokenised alone, so that what a user types cannot forge the structure of a prompt.
+// Text to ids and back. Text can never become a control token: control ids come only from segments that say
+// so, and every segment is tokenised alone, so that what a user types cannot forge the structure of a prompt.
 //
 // Input that is not well-formed UTF-8 is tokenised as if each ill-formed part were U+FFFD, as Python's
 // errors="replace" would have it.

@@ -1,5 +1,6 @@
-// UTF-8 by the rules of the Unicode standard's table 3-7: one step at a time, whole-text checks, and the replacement of
-// ill-formed bytes by U+FFFD exactly as Python's errors="replace" does (one per maximal subpart).
+// UTF-8 by the rules of the Unicode standard's table 3-7: one step at a time, whole-text checks, and the
+// replacement of ill-formed bytes by U+FFFD exactly as Python's errors="replace" does (one per maximal
+// subpart).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct Utf8Step {
   char32_t codepoint;  // when valid
 };
 
-// Looks at the first character of `s`, which is not empty. kIncomplete: `s` ends inside a so far well-formed character.
+// Looks at the first character of `s`, which is not empty. kIncomplete: `s` ends inside a so far well-formed
+// character.
 inline Utf8Step utf8_step(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
   const uint8_t lead = byte(0);
@@ -31,7 +33,8 @@ inline Utf8Step utf8_step(std::string_view s) {
   char32_t codepoint = lead & (0xFF >> (length + 1));
   for (uint8_t i = 1; i < length; ++i) {
     if (i == s.size()) return {Utf8Step::kIncomplete, i, 0};
-    if (byte(i) < (i == 1 ? low : 0x80) || byte(i) > (i == 1 ? high : 0xBF)) return {Utf8Step::kInvalid, i, 0};
+    if (byte(i) < (i == 1 ? low : 0x80) || byte(i) > (i == 1 ? high : 0xBF))
+      return {Utf8Step::kInvalid, i, 0};
     codepoint = codepoint << 6 | (byte(i) & 0x3F);
   }
   return {Utf8Step::kValid, length, codepoint};

@@ -17,8 +17,7 @@ using Names = std::vector<std::pair<int32_t, std::string>>;
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in)
-    fail(ErrorCode::kBadFile, "{}: cannot be opened; a model folder needs this file", path.string());
+  if (!in) fail(ErrorCode::kBadFile, "{}: cannot be opened; a model folder needs this file", path.string());
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
@@ -84,21 +83,22 @@ std::vector<std::string> read_pieces(const fs::path& path) {
   for (size_t i = 0; i < by_line.size(); ++i) {
     const auto& [rank, bytes] = by_line[i];
     if (rank >= pieces.size())
-      fail(ErrorCode::kBadFile, "{}:{}: rank {} in a file of {} pieces; ranks run from 0 without a gap", path.string(),
-           i + 1, rank, pieces.size());
+      fail(ErrorCode::kBadFile, "{}:{}: rank {} in a file of {} pieces; ranks run from 0 without a gap",
+           path.string(), i + 1, rank, pieces.size());
     if (!pieces[rank].empty())
-      fail(ErrorCode::kBadFile, "{}:{}: rank {} stands in the file twice; each rank has one line", path.string(), i + 1,
-           rank);
+      fail(ErrorCode::kBadFile, "{}:{}: rank {} stands in the file twice; each rank has one line",
+           path.string(), i + 1, rank);
     const auto [seen, fresh] = line_of.emplace(bytes, i + 1);
     if (!fresh)
-      fail(ErrorCode::kBadFile, "{}:{}: the same piece stands on line {}; each piece has one rank", path.string(),
-           i + 1, seen->second);
+      fail(ErrorCode::kBadFile, "{}:{}: the same piece stands on line {}; each piece has one rank",
+           path.string(), i + 1, seen->second);
     pieces[rank] = bytes;
   }
   for (int byte = 0; byte < 256; ++byte)
     if (!line_of.contains(std::string(1, static_cast<char>(byte))))
-      fail(ErrorCode::kBadFile, "{}: no piece is the single byte 0x{:02X}; a byte-level vocabulary holds all 256",
-           path.string(), byte);
+      fail(ErrorCode::kBadFile,
+           "{}: no piece is the single byte 0x{:02X}; a byte-level vocabulary holds all 256", path.string(),
+           byte);
   return pieces;
 }
 
@@ -113,7 +113,8 @@ json::object read_object(const fs::path& path) {
 
 Names names_of_family(Family family, int32_t base_size) {
   Names names;
-  for (const ControlName& entry : control_names(family)) names.emplace_back(base_size + entry.slot, entry.name);
+  for (const ControlName& entry : control_names(family))
+    names.emplace_back(base_size + entry.slot, entry.name);
   return names;
 }
 
@@ -123,15 +124,18 @@ Names names_of_config(const fs::path& path, const json::object& entries, int32_t
     const std::string_view key(entry.key().data(), entry.key().size());
     int32_t id = 0;
     const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || stop != key.data() + key.size() || id < base_size || id >= base_size + kControlSlots)
+    if (error != std::errc() || stop != key.data() + key.size() || id < base_size ||
+        id >= base_size + kControlSlots)
       fail(ErrorCode::kBadFile,
-           "{}: added_tokens_decoder has the id \"{}\", outside the control slots {}..{} that follow the {} base ranks; "
+           "{}: added_tokens_decoder has the id \"{}\", outside the control slots {}..{} that follow the {} "
+           "base ranks; "
            "take both files from one checkpoint",
            path.string(), key, base_size, base_size + kControlSlots - 1, base_size);
     const json::object* token = entry.value().if_object();
     const json::value* content = token ? token->if_contains("content") : nullptr;
     if (!content || !content->is_string() || content->as_string().empty())
-      fail(ErrorCode::kBadFile, "{}: added_tokens_decoder[\"{}\"] has no string \"content\"", path.string(), key);
+      fail(ErrorCode::kBadFile, "{}: added_tokens_decoder[\"{}\"] has no string \"content\"", path.string(),
+           key);
     names.emplace_back(id, std::string(content->as_string()));
   }
   return names;
@@ -140,14 +144,16 @@ Names names_of_config(const fs::path& path, const json::object& entries, int32_t
 Family family_of_model(const fs::path& config) {
   const std::string remedy = "add added_tokens_decoder to tokenizer_config.json";
   if (!fs::exists(config))
-    fail(ErrorCode::kBadFile, "{}: missing, and no file names the control tokens; {}", config.string(), remedy);
+    fail(ErrorCode::kBadFile, "{}: missing, and no file names the control tokens; {}", config.string(),
+         remedy);
   const json::object object = read_object(config);
   const json::value* type = object.if_contains("model_type");
   const std::string name = type && type->is_string() ? std::string(type->as_string()) : "";
   if (name == "kimi_k3" || name == "kimi_k31") return Family::kK3;
   if (name == "kimi_linear" || name == "kimi_k2" || name == "kimi_k25") return Family::kK2;
   fail(ErrorCode::kBadFile,
-       "{}: model_type \"{}\" has no built-in control tokens (kimi_k3, kimi_k31, kimi_linear, kimi_k2, kimi_k25 do); {}",
+       "{}: model_type \"{}\" has no built-in control tokens (kimi_k3, kimi_k31, kimi_linear, kimi_k2, "
+       "kimi_k25 do); {}",
        config.string(), name, remedy);
 }
 
@@ -176,7 +182,8 @@ Vocabulary::Vocabulary(const std::vector<std::string>& pieces, const Names& name
   std::vector<std::string> slots(kControlSlots);
   for (const auto& [id, name] : names) {
     if (!is_control(id))
-      fail(ErrorCode::kBadFile, "control token {} has the id {}, outside {}..{}", name, id, base_size_, size() - 1);
+      fail(ErrorCode::kBadFile, "control token {} has the id {}, outside {}..{}", name, id, base_size_,
+           size() - 1);
     std::string& slot = slots[static_cast<size_t>(id - base_size_)];
     if (!slot.empty())
       fail(ErrorCode::kBadFile, "control id {} has two names, {} and {}; keep one", id, slot, name);
@@ -201,7 +208,8 @@ Vocabulary::Vocabulary(const std::vector<std::string>& pieces, const Names& name
 
 std::string_view Vocabulary::bytes(int32_t id) const {
   if (id < 0 || id >= size())
-    fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {} (0..{})", id, size(), size() - 1);
+    fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {} (0..{})", id, size(),
+         size() - 1);
   const size_t at = static_cast<size_t>(id);
   return std::string_view(arena_).substr(offsets_[at], offsets_[at + 1] - offsets_[at]);
 }

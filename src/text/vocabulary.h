@@ -1,5 +1,6 @@
-// The vocabulary: base pieces by rank (from `tiktoken.model`) and the 256 named control slots after them (from
-// `tokenizer_config.json`, or the family's built-in table). Only lookups live here; merging is in bpe.h.
+// The vocabulary: base pieces by rank (from `tiktoken.model`) and the 256 named control slots after them
+// (from `tokenizer_config.json`, or the family's built-in table). Only lookups live here; merging is in
+// bpe.h.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,16 @@ namespace perigee {
 
 class Vocabulary {
  public:
-  // Reads FOLDER/tiktoken.model (`base64 SP rank` lines, ranks 0..n-1 each exactly once) and the control names: those of
-  // tokenizer_config.json's added_tokens_decoder, else the table of the family that config.json's model_type names.
-  // Every slot without a name is called <|reserved_token_ID|>. Throws Error{kBadFile} naming file, line and remedy.
+  // Reads FOLDER/tiktoken.model (`base64 SP rank` lines, ranks 0..n-1 each exactly once) and the control
+  // names: those of tokenizer_config.json's added_tokens_decoder, else the table of the family that
+  // config.json's model_type names. Every slot without a name is called <|reserved_token_ID|>. Throws
+  // Error{kBadFile} naming file, line and remedy.
   static Vocabulary load(const std::filesystem::path& folder);
 
-  // `pieces[rank]` holds the bytes of a base piece; an empty string leaves the rank unused. `names` gives control ids.
-  Vocabulary(const std::vector<std::string>& pieces, const std::vector<std::pair<int32_t, std::string>>& names);
+  // `pieces[rank]` holds the bytes of a base piece; an empty string leaves the rank unused. `names` gives
+  // control ids.
+  Vocabulary(const std::vector<std::string>& pieces,
+             const std::vector<std::pair<int32_t, std::string>>& names);
   Vocabulary(const std::vector<std::string>& pieces, Family family);
 
   int32_t base_size() const { return base_size_; }

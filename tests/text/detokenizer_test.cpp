@@ -66,8 +66,9 @@ TEST(Detokenizer, RandomIdsLoseNothing) {
 }
 
 TEST(Utf8Stream, EveryCutOfEveryText) {
-  const std::vector<std::string> texts = {"é中🙂a", "\xE4\xB8\xE4\xB8\xAD", "\xF0\x9F\x99", "\x80\x80\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80",
-                                          "\xE0\x80\x80", "\xF0\x80\x80\x80", "a\xC3\xC3\xA9"};
+  const std::vector<std::string> texts = {"é中🙂a",       "\xE4\xB8\xE4\xB8\xAD", "\xF0\x9F\x99",
+                                          "\x80\x80\xC3", "\xED\xA0\x80",         "\xF4\x90\x80\x80",
+                                          "\xE0\x80\x80", "\xF0\x80\x80\x80",     "a\xC3\xC3\xA9"};
   for (const std::string& text : texts)
     for (unsigned cuts = 0; cuts < 1u << (text.size() - 1); ++cuts) {
       Utf8Stream stream;

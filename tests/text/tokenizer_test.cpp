@@ -1,4 +1,5 @@
-// Merging, pre-tokenising and the tokenizer on top of them. Equality with tiktoken is test_tiktoken_oracle.py's part.
+// Merging, pre-tokenising and the tokenizer on top of them. Equality with tiktoken is
+// test_tiktoken_oracle.py's part.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -62,9 +63,10 @@ TEST(Pretokenizer, ThePatternsRules) {
 
 TEST(Pretokenizer, TheAsciiMatcherAgreesWithPcre2) {
   std::mt19937 random(1);
-  const std::vector<std::string> symbols = {"a", "Z", "s", "'",  "T",    "r",      "e",      "l", "L",  " ",  " ",    "\n",   "\r", "\t",
-                                            "1", "9", ".", "(",  "\x1c", "\x7f",   "é",      "中", "ſ", "\u0301", "\u00a0", "\u0085", "ª",
-                                            "²", "🙂", "。", "\v", "\f",   std::string(1, '\0')};
+  const std::vector<std::string> symbols = {
+      "a",  "Z",      "s",      "'",      "T", "r", "e",  "l",    "L",    " ",  " ",
+      "\n", "\r",     "\t",     "1",      "9", ".", "(",  "\x1c", "\x7f", "é",  "中",
+      "ſ",  "\u0301", "\u00a0", "\u0085", "ª", "²", "🙂", "。",   "\v",   "\f", std::string(1, '\0')};
   for (int round = 0; round < 60000; ++round) {
     const size_t alphabet = round % 3 == 0 ? 20 : symbols.size();  // a third is ASCII alone
     std::string text;
@@ -145,7 +147,8 @@ TEST(Bpe, LeftmostOfEqualPairsMergesFirst) {
 
 TEST(Bpe, NeedsAllBytes) {
   std::vector<std::string> pieces(300);
-  for (int byte = 0; byte < 255; ++byte) pieces[static_cast<size_t>(byte)] = std::string(1, static_cast<char>(byte));
+  for (int byte = 0; byte < 255; ++byte)
+    pieces[static_cast<size_t>(byte)] = std::string(1, static_cast<char>(byte));
   const Vocabulary v(pieces, Family::kK3);
   EXPECT_THROW(Bpe{v}, Error);
 }
@@ -171,8 +174,12 @@ TEST(Tokenizer, TimeGrowsWithLengthNotItsSquare) {
   const auto merge = [&](size_t n) {
     return seconds_of([&] { ids.clear(), bpe.encode(std::string_view(word).substr(0, n), ids); });
   };
-  const auto encode = [&](size_t n) { return seconds_of([&] { tokenizer.encode(std::string_view(word).substr(0, n)); }); };
-  const auto spaces = [&](size_t n) { return seconds_of([&] { tokenizer.encode(std::string(n, ' ') + "x"); }); };
+  const auto encode = [&](size_t n) {
+    return seconds_of([&] { tokenizer.encode(std::string_view(word).substr(0, n)); });
+  };
+  const auto spaces = [&](size_t n) {
+    return seconds_of([&] { tokenizer.encode(std::string(n, ' ') + "x"); });
+  };
   // Eight times the length: linear gives 8, quadratic 64.
   EXPECT_LT(merge(1'000'000), 30 * merge(125'000));
   EXPECT_LT(encode(1'000'000), 30 * encode(125'000));
@@ -185,7 +192,8 @@ TEST(Tokenizer, TextNeverBecomesAControlToken) {
     std::string all;
     for (int32_t id = tokenizer.vocabulary().base_size(); id < tokenizer.vocabulary().size(); ++id) {
       const std::string name(tokenizer.vocabulary().bytes(id));
-      for (int32_t token : tokenizer.encode(name)) ASSERT_FALSE(tokenizer.vocabulary().is_control(token)) << name;
+      for (int32_t token : tokenizer.encode(name))
+        ASSERT_FALSE(tokenizer.vocabulary().is_control(token)) << name;
       EXPECT_EQ(tokenizer.encode(std::vector<Segment>{{name, true}}), std::vector<int32_t>{id});
       all += name;
     }
@@ -206,7 +214,8 @@ TEST(Tokenizer, SegmentsAreTokenisedAlone) {
 TEST(Tokenizer, RoundTripsAllValidText) {
   const Tokenizer tokenizer = wordy_tokenizer(Family::kK3);
   std::mt19937 random(9);
-  const std::vector<std::string> parts = {"hello", " world", "中", "你好", "🙂", "é", "\n", "   ", "x", "\u0301", "1234"};
+  const std::vector<std::string> parts = {"hello", " world", "中", "你好",   "🙂",  "é",
+                                          "\n",    "   ",    "x",  "\u0301", "1234"};
   for (int round = 0; round < 2000; ++round) {
     std::string text;
     for (size_t n = random() % 20; n > 0; --n) text += parts[random() % parts.size()];
@@ -219,7 +228,7 @@ TEST(Tokenizer, IllFormedInputReadsAsReplacementCharacters) {
   const Tokenizer tokenizer = byte_tokenizer(Family::kK3);
   const auto seen = [&](std::string_view bytes) { return tokenizer.decode(tokenizer.encode(bytes)); };
   EXPECT_EQ(seen("a\xFFz"), "a\uFFFDz");
-  EXPECT_EQ(seen("\xE4\xB8"), "\uFFFD");           // one for a cut character
+  EXPECT_EQ(seen("\xE4\xB8"), "\uFFFD");  // one for a cut character
   EXPECT_EQ(seen("\xE4\xB8x"), "\uFFFDx");
   EXPECT_EQ(seen("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");  // a surrogate
   EXPECT_EQ(seen("\xF0\x9F\x99\x82\x80"), "🙂\uFFFD");

@@ -1,4 +1,5 @@
-// Small vocabularies for the tests: all 256 bytes, chosen pieces, and the steps that merge bytes to those pieces.
+// Small vocabularies for the tests: all 256 bytes, chosen pieces, and the steps that merge bytes to those
+// pieces.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +12,10 @@
 
 namespace perigee::testing {
 
-// A vocabulary of `base_size` ranks with `fixed` pieces at their ranks. Single bytes, and the prefixes through which a
-// fixed piece is built, fill ranks that `fixed` does not use.
-inline Vocabulary make_vocabulary(size_t base_size, const std::map<int32_t, std::string>& fixed, Family family) {
+// A vocabulary of `base_size` ranks with `fixed` pieces at their ranks. Single bytes, and the prefixes
+// through which a fixed piece is built, fill ranks that `fixed` does not use.
+inline Vocabulary make_vocabulary(size_t base_size, const std::map<int32_t, std::string>& fixed,
+                                  Family family) {
   std::vector<std::string> pieces(base_size);
   std::set<std::string> known;
   for (const auto& [rank, piece] : fixed) {
@@ -36,9 +38,10 @@ inline Tokenizer byte_tokenizer(Family family) { return Tokenizer(make_vocabular
 
 // Merges such as a trained vocabulary has, for tests that need pieces of several bytes.
 inline Tokenizer wordy_tokenizer(Family family) {
-  const std::vector<std::string> words = {"message", "assistant", "think", "response", "tools",    "call", " tool",  "=\"",
-                                          " index",  "argument",  " key",  " type",    "string",   "get",  " the",   "hello",
-                                          " world",  "中",        "你好",  "🙂",       "\xF0\x9F", "é",    "number", "\n\n"};
+  const std::vector<std::string> words = {"message", "assistant", "think",    "response", "tools",  "call",
+                                          " tool",   "=\"",       " index",   "argument", " key",   " type",
+                                          "string",  "get",       " the",     "hello",    " world", "中",
+                                          "你好",    "🙂",        "\xF0\x9F", "é",        "number", "\n\n"};
   std::map<int32_t, std::string> fixed;
   for (size_t i = 0; i < words.size(); ++i) fixed[static_cast<int32_t>(400 + i)] = words[i];
   return Tokenizer(make_vocabulary(600, fixed, family));

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "vocabularies.h"
@@ -59,7 +59,8 @@ class VocabularyFiles : public ::testing::Test {
   }
   void expect_error(std::initializer_list<const char*> words) {
     const std::string message = error();
-    for (const char* word : words) EXPECT_NE(message.find(word), std::string::npos) << message << "\nlacks: " << word;
+    for (const char* word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << message << "\nlacks: " << word;
   }
 
   fs::path folder_;
@@ -84,7 +85,8 @@ TEST_F(VocabularyFiles, BuiltInTablesFollowTheModelType) {
 
   write("config.json", R"({"model_type": "kimi_linear"})");
   EXPECT_EQ(Vocabulary::load(folder_).control_id("<|im_middle|>"), 259 + 17);
-  write("tokenizer_config.json", R"({"tokenizer_class": "TikTokenTokenizer"})");  // silent about control tokens
+  write("tokenizer_config.json",
+        R"({"tokenizer_class": "TikTokenTokenizer"})");  // silent about control tokens
   EXPECT_EQ(Vocabulary::load(folder_).control_id("<|im_middle|>"), 259 + 17);
 }
 
@@ -112,7 +114,8 @@ TEST_F(VocabularyFiles, Faults) {
   expect_error({"\"515\"", "259..514"});
   write("tokenizer_config.json", R"({"added_tokens_decoder": {"260": {}}})");
   expect_error({"\"260\"", "content"});
-  write("tokenizer_config.json", R"({"added_tokens_decoder": {"260": {"content": "x"}, "261": {"content": "x"}}})");
+  write("tokenizer_config.json",
+        R"({"added_tokens_decoder": {"260": {"content": "x"}, "261": {"content": "x"}}})");
   expect_error({"control name x", "260", "261"});
   fs::remove(folder_ / "tokenizer_config.json");
 
@@ -152,17 +155,29 @@ TEST_F(VocabularyFiles, LinesInAnyOrderAndWindowsLineEnds) {
 
 TEST(ControlTables, RealIds) {
   const Vocabulary k3(std::vector<std::string>(163584), Family::kK3);
-  const std::map<std::string, int32_t> expected = {
-      {"[BOS]", 163584},           {"[EOS]", 163585},             {"<|end_of_msg|>", 163586},    {"<|open|>", 163587},
-      {"<|close|>", 163588},       {"<|sep|>", 163589},           {"[start_header_id]", 163590}, {"[end_header_id]", 163591},
-      {"[EOT]", 163593},           {"<|media_begin|>", 163602},   {"<|media_content|>", 163603}, {"<|media_end|>", 163604},
-      {"<|media_pad|>", 163605},   {"<osagent_mode>", 163649},    {"[UNK]", 163838},             {"[PAD]", 163839},
-      {"<|reserved_token_163837|>", 163837}};
+  const std::map<std::string, int32_t> expected = {{"[BOS]", 163584},
+                                                   {"[EOS]", 163585},
+                                                   {"<|end_of_msg|>", 163586},
+                                                   {"<|open|>", 163587},
+                                                   {"<|close|>", 163588},
+                                                   {"<|sep|>", 163589},
+                                                   {"[start_header_id]", 163590},
+                                                   {"[end_header_id]", 163591},
+                                                   {"[EOT]", 163593},
+                                                   {"<|media_begin|>", 163602},
+                                                   {"<|media_content|>", 163603},
+                                                   {"<|media_end|>", 163604},
+                                                   {"<|media_pad|>", 163605},
+                                                   {"<osagent_mode>", 163649},
+                                                   {"[UNK]", 163838},
+                                                   {"[PAD]", 163839},
+                                                   {"<|reserved_token_163837|>", 163837}};
   for (const auto& [name, id] : expected) EXPECT_EQ(k3.control_id(name), id) << name;
   const Vocabulary k2(std::vector<std::string>(163584), Family::kK2);
   const std::map<std::string, int32_t> expected_k2 = {
-      {"<|im_end|>", 163586},          {"<|im_user|>", 163587},   {"<|im_assistant|>", 163588}, {"<|im_system|>", 163594},
-      {"<|tool_call_begin|>", 163597}, {"<|im_middle|>", 163601}, {"<|tool_call_end|>", 163599}};
+      {"<|im_end|>", 163586},       {"<|im_user|>", 163587},         {"<|im_assistant|>", 163588},
+      {"<|im_system|>", 163594},    {"<|tool_call_begin|>", 163597}, {"<|im_middle|>", 163601},
+      {"<|tool_call_end|>", 163599}};
   for (const auto& [name, id] : expected_k2) EXPECT_EQ(k2.control_id(name), id) << name;
   for (const Vocabulary* v : {&k2, &k3})
     for (int32_t id = v->base_size(); id < v->size(); ++id) EXPECT_EQ(v->control_id(v->bytes(id)), id);
