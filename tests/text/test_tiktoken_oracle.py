@@ -9,8 +9,8 @@ import random
 import pytest
 
 from adversarial_strings import Strings, long_strings
-from tiktoken_oracle import (ROOT, EncodeLines, assigned_code_points, encoding, oracle_ids, public_ranks, read_ranks,
-                             small_ranks, write_folder)
+from tiktoken_oracle import (ROOT, EncodeLines, assigned_code_points, encoding, oracle_ids, pair_ranks, public_ranks,
+                             read_ranks, small_ranks, write_folder)
 
 DEMO = ROOT / "models" / "tiny-k31"
 
@@ -25,7 +25,7 @@ def count(request):
     return request.config.getoption("--count") or int(os.environ.get("PERIGEE_ORACLE_COUNT", "20000"))
 
 
-@pytest.fixture(scope="session", params=["small", "public", "demo"])
+@pytest.fixture(scope="session", params=["pairs", "small", "public", "demo"])
 def pair(request, executable, tmp_path_factory):
     """(our tokenizer, tiktoken) on one vocabulary."""
     if request.param == "demo":
@@ -33,7 +33,7 @@ def pair(request, executable, tmp_path_factory):
             pytest.skip("models/tiny-k31 is not in this checkout")
         folder, ranks = DEMO, read_ranks(DEMO / "tiktoken.model")
     else:
-        ranks = small_ranks() if request.param == "small" else public_ranks()
+        ranks = {"pairs": pair_ranks, "small": small_ranks, "public": public_ranks}[request.param]()
         folder = write_folder(tmp_path_factory.mktemp(request.param), ranks)
     ours = EncodeLines(executable, folder)
     yield ours, encoding(ranks)

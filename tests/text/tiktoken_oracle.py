@@ -1,7 +1,8 @@
 """What the tokenizer is compared with: PyPI tiktoken on the same merge ranks, under the reference's long-input guard.
 
-Vocabularies: the demo model's (when its folder is there), a small one trained here on a few sentences, and the public
-50k GPT-2 ranks that the openai-whisper source distribution carries as whisper/assets/gpt2.tiktoken.
+Vocabularies: the demo model's (when its folder is there), a small one trained here on a few sentences, one of all byte
+pairs (sensitive to every cut), and the public 50k GPT-2 ranks that the openai-whisper source distribution carries as
+whisper/assets/gpt2.tiktoken.
 """
 
 import base64
@@ -9,6 +10,7 @@ import collections
 import json
 import os
 import pathlib
+import random
 import struct
 import subprocess
 import sys
@@ -84,6 +86,13 @@ def small_ranks(merges=700):
             fresh[tuple(out)] += count
         words = fresh
     return ranks
+
+
+def pair_ranks(seed=5):
+    """Every pair of bytes is a piece, in random order: a cut one byte off changes the ids, whatever the text."""
+    pairs = [bytes([a, b]) for a in range(256) for b in range(256)]
+    random.Random(seed).shuffle(pairs)
+    return {piece: rank for rank, piece in enumerate([bytes([b]) for b in range(256)] + pairs)}
 
 
 def public_ranks(cache=None):
