@@ -2,13 +2,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "text/utf8.h"
 
 namespace perigee::cli {
 
@@ -22,16 +25,21 @@ struct Flags {
   bool json = false;
 };
 
+// One token as text that JSON and terminals can carry.
+std::string token_text(const Tokenizer& tokenizer, int32_t id) {
+  return replace_invalid_utf8(tokenizer.vocabulary().bytes(id));
+}
+
 boost::json::array logprobs_json(const Generation& g, const Tokenizer& tokenizer) {
   boost::json::array out;
   for (const GeneratedToken& t : g.tokens) {
     boost::json::array top;
     for (const auto& [id, logprob] : t.top) {
       top.push_back(
-          {{"token_id", id}, {"token", tokenizer.token_text(id)}, {"logprob", json_number(logprob)}});
+          {{"token_id", id}, {"token", token_text(tokenizer, id)}, {"logprob", json_number(logprob)}});
     }
     out.push_back({{"token_id", t.id},
-                   {"token", tokenizer.token_text(t.id)},
+                   {"token", token_text(tokenizer, t.id)},
                    {"logprob", json_number(t.logprob)},
                    {"top", std::move(top)}});
   }
@@ -76,7 +84,7 @@ int run_generate(const Flags& f) {
     print_text(message);
     if (f.logprobs >= 0) {
       for (const GeneratedToken& t : g.tokens) {
-        fmt::print("{:>6}  {:<16} {}\n", t.id, chat.tokenizer().token_text(t.id), t.logprob);
+        fmt::print("{:>6}  {:<16} {}\n", t.id, token_text(chat.tokenizer(), t.id), t.logprob);
       }
     }
     if (g.finish_reason == "length")
