@@ -125,7 +125,7 @@ def tensors(config, seed, lean):
     """All tensors by file name. lean: how far lm_head leans on the embeddings."""
     w = Writer(config, seed)
     small = "f32" if config.prefix else "bf16"  # K3's files keep conv taps and o_norm in fp32
-    embedding = round_bf16(w.rng("embedding").standard_normal((config.vocab, config.hidden)))
+    embedding = round_bf16(1.25 * w.rng("embedding").standard_normal((config.vocab, config.hidden)))
     w.put("model.embed_tokens.weight", embedding)
     for i in range(config.layers):
         scope = f"model.layers.{i}"
@@ -145,16 +145,16 @@ def tensors(config, seed, lean):
                 w.linear(f"{scope}.{name}_proj.weight", 1, config.hidden)
     if config.res_block:
         w.norm("model.output_attn_res_norm.weight", config.hidden)
-        w.linear("model.output_attn_res_proj.weight", 1, config.hidden)
+        w.linear("model.output_attn_res_proj.weight", 1, config.hidden, gain=0.3)
     w.norm("model.norm.weight", config.hidden)
     head = w.rng("lm_head").standard_normal((config.vocab, config.hidden))
     following = w.rng("following").permutation(config.vocab)  # the token each token asks for next
-    head[following] += lean * embedding
+    head[following] += lean * embedding  # margins grow with it
     w.put("lm_head.weight", head * config.hidden**-0.5)
     return w.tensors
 
 
-def make(config_file, folder, seed, lean=0.0):
+def make(config_file, folder, seed, lean=2.0):
     """Writes config.json and weights in two shards with an index (one file without, for a flat config)."""
     root = json.loads(Path(config_file).read_text())
     folder = Path(folder)
