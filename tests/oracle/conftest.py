@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+GOLDEN_SEED = 7  # of the weights that tools/oracle/make_hf_goldens.py took
 sys.path.insert(0, str(ROOT / "tools"))
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -19,9 +19,9 @@ SEED, TOKENS = 1, 320
 class Setting:
     def __init__(self, family, folder):
         self.config_file = f"{family}-small.json"
-        self.folder = seeded.make(ROOT / "tests/oracle/configs" / self.config_file, folder, SEED)
+        self.folder = seeded.make(ROOT / "tests/data/configs" / self.config_file, folder, SEED)
         self.config = configs.load(self.folder)
-        self.tokens = np.random.default_rng(SEED).integers(0, self.config.vocab, TOKENS)
+        self.tokens = seeded.tokens(SEED, TOKENS, self.config.vocab)
         self.trace = self.run()
 
     def run(self, overrides=None):
@@ -34,14 +34,14 @@ class Setting:
         return {name: Checkpoint(self.folder, self.config.prefix)(name) * factor}
 
 
-@pytest.fixture(scope="module", params=["kimi-linear", "kimi-k3", "kimi-k3.1"])
+@pytest.fixture(scope="module", params=["kimi-linear", "kimi-k3", "k31"])
 def setting(request, tmp_path_factory):
     return Setting(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory):
-    return Setting("kimi-k3.1", tmp_path_factory.mktemp("sparse"))
+    return Setting("k31", tmp_path_factory.mktemp("sparse"))
 
 
 def test_stand_in_passes(setting):
@@ -94,7 +94,7 @@ def test_malformed_selection_is_refused(sparse):
 def test_sparse_and_dense_models_agree_below_top_k(tmp_path):
     """The two K3 checkpoints of one seed differ in the indexer alone, which has no say below the top-k."""
     folders = [
-        seeded.make(ROOT / f"tests/oracle/configs/{f}-small.json", tmp_path / f, 3) for f in ("kimi-k3", "kimi-k3.1")
+        seeded.make(ROOT / f"tests/data/configs/{f}-small.json", tmp_path / f, 3) for f in ("kimi-k3", "k31")
     ]
     tokens = np.arange(64)
     dense, sparse = (model.run(folder, tokens).logits for folder in folders)

@@ -111,5 +111,7 @@ def from_json(root):
     )
 
 
-def load(folder):
-    return from_json(json.loads((Path(folder) / "config.json").read_text()))
+def load(path):
+    """A folder with a config.json, or a config file."""
+    path = Path(path)
+    return from_json(json.loads((path / "config.json" if path.is_dir() else path).read_text()))

@@ -2,13 +2,13 @@
 
 PYTHONPATH=tools python -m oracle.make_hf_goldens tests/data/goldens [OUT_DIR]
 
-Each folder below the first argument has a config.json; the weights are made there once from a seed. Written beside them, or
-to OUT_DIR/<folder>.safetensors: golden.safetensors with inputs and outputs. Modules run in fp64 where transformers lets them
+Each folder below the first argument has a config.json; the weights come from seeded.py, and the golden holds their digest.
+Written beside the config, or to OUT_DIR/<folder>.safetensors: golden.safetensors with inputs and outputs. Modules run in fp64 where transformers lets them
 (its norms and its KDA cast to fp32). Made with torch 2.11 and transformers 5.17, without the fla package.
 """
 
-import json
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -26,8 +26,7 @@ def tensor(x):
 
 
 def hidden_input(config, scope):
-    x = np.random.default_rng([SEED, len(scope)]).standard_normal((BLOCK_TOKENS, config.hidden))
-    return tensor_file.to_bf16(x)
+    return tensor_file.to_bf16(seeded.Random(SEED, scope).normal((BLOCK_TOKENS, config.hidden)))
 
 
 def load_into(module, state):
@@ -81,7 +80,7 @@ def kimi_linear(folder, config):
     model = KimiLinearForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     ).eval()
-    tokens = np.random.default_rng(SEED).integers(0, config.vocab, TOKENS).astype(np.int32)
+    tokens = seeded.tokens(SEED, TOKENS, config.vocab)
     out = model(torch.from_numpy(tokens).long()[None], output_hidden_states=True, use_cache=False)
     golden = {"tokens": tokens, "logits": out.logits[0].double().numpy().astype(np.float32)}
     for i, x in enumerate(out.hidden_states[1 : config.layers]):  # the last one is after the final norm
@@ -155,17 +154,12 @@ def main():
     root = Path(sys.argv[1])
     failed = 0
     for name, part in PARTS.items():
-        folder = root / name
-        config = configs.from_json(json.loads((folder / "config.json").read_text()))
-        if not (folder / "model.safetensors").exists():
-            tensors = seeded.tensors(config, SEED, lean=2.0)
-            if part is not kimi_linear:
-                tensors = {n: x for n, x in tensors.items() if ".self_attn." in n}
-            tensor_file.save(folder / "model.safetensors", tensors)
-        out = Path(sys.argv[2]) / f"{name}.safetensors" if len(sys.argv) > 2 else folder / "golden.safetensors"
+        out = Path(sys.argv[2]) / f"{name}.safetensors" if len(sys.argv) > 2 else root / name / "golden.safetensors"
         try:
-            with torch.no_grad():
-                tensor_file.save(out, part(folder, config))
+            with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+                seeded.make(root / name / "config.json", folder, SEED)
+                golden = part(folder, configs.load(folder)) | {"weights_sha256": seeded.digest(folder)}
+                tensor_file.save(out, golden)
             print(name, "ok", flush=True)
         except Exception:
             traceback.print_exc()

@@ -4,6 +4,7 @@ Attention is peaked, decays spread over fast and slow, routers and indexers are 
 embeddings, so that greedy margins are those of a model that has something to say.
 """
 
+import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -16,29 +17,52 @@ from .tensor_file import round_bf16, to_bf16
 E2M1_RMS = 2.93  # of uniformly drawn codes
 
 
+class Random:
+    """Numbers from raw PCG64 words by exact arithmetic: the same with every numpy."""
+
+    def __init__(self, seed, name):
+        self.words = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw
+
+    def uniform(self, low, high, shape):
+        return low + (high - low) * (self.words(int(np.prod(shape))) >> 11).reshape(shape) * 2.0**-53
+
+    def normal(self, shape):
+        """Mean 0, deviation 1: the sum of four 16-bit numbers, scaled."""
+        quarters = self.words(int(np.prod(shape))).reshape(shape)
+        total = sum((quarters >> shift) & 0xFFFF for shift in (0, 16, 32, 48)).astype(np.float64)
+        return (total - 2 * 65535) / (65536 * 3**-0.5)
+
+    def integers(self, count, shape):
+        """0 … count − 1 for a power of two."""
+        return (self.words(int(np.prod(shape))) >> 32).reshape(shape) % count
+
+    def permutation(self, count):
+        return np.argsort(self.words(count), kind="stable")
+
+
 class Writer:
     def __init__(self, config, seed):
         self.config, self.seed = config, seed
         self.tensors = {}
 
     def rng(self, name):
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+        return Random(self.seed, name)
 
     def put(self, name, values, dtype="bf16"):
         x = np.asarray(values, np.float32)
         self.tensors[self.config.prefix + name] = to_bf16(x) if dtype == "bf16" else x
 
     def linear(self, name, out, fan_in, gain=1.0):
-        self.put(name, self.rng(name).standard_normal((out, fan_in)) * gain * fan_in**-0.5)
+        self.put(name, self.rng(name).normal((out, fan_in)) * gain * fan_in**-0.5)
 
     def norm(self, name, size, dtype="bf16"):
-        self.put(name, 1 + 0.1 * self.rng(name).standard_normal(size), dtype)
+        self.put(name, 1 + 0.1 * self.rng(name).normal(size), dtype)
 
     def mxfp4(self, name, out, fan_in):
         rng = self.rng(name)
         base = 127 + round(np.log2(fan_in**-0.5 / E2M1_RMS))
-        packed = rng.integers(0, 256, (out, fan_in // 2), np.uint8)
-        scale = (base + rng.integers(-1, 2, (out, fan_in // 32))).astype(np.uint8)
+        packed = rng.integers(256, (out, fan_in // 2)).astype(np.uint8)
+        scale = (base + np.array([-1, 0, 0, 1])[rng.integers(4, (out, fan_in // 32))]).astype(np.uint8)
         self.tensors[f"{self.config.prefix}{name}_packed"] = packed
         self.tensors[f"{self.config.prefix}{name}_scale"] = scale
 
@@ -48,7 +72,7 @@ def put_kda(w, scope, small):
     width = c.kda_heads * c.kda_dim
     for x in "qkv":
         w.linear(f"{scope}.{x}_proj.weight", width, c.hidden)
-        taps = w.rng(f"{scope}.{x}_conv").standard_normal((width, 1, 4)) * 0.4
+        taps = w.rng(f"{scope}.{x}_conv").normal((width, 1, 4)) * 0.4
         taps[:, :, 3] += 1
         w.put(f"{scope}.{x}_conv1d.weight", taps, small)
     w.linear(f"{scope}.f_a_proj.weight", c.kda_dim, c.hidden)
@@ -93,7 +117,7 @@ def put_mla(w, scope, is_dsa):
         w.linear(f"{scope}.indexer.wk.weight", c.index_dim, c.hidden)
         w.linear(f"{scope}.indexer.weights_proj.weight", c.index_heads, c.hidden)
         w.norm(f"{scope}.indexer.k_norm.weight", c.index_dim)
-        w.put(f"{scope}.indexer.k_norm.bias", 0.1 * w.rng(f"{scope}.k_norm.bias").standard_normal(c.index_dim))
+        w.put(f"{scope}.indexer.k_norm.bias", 0.1 * w.rng(f"{scope}.k_norm.bias").normal(c.index_dim))
 
 
 def put_mlp(w, scope, width):
@@ -106,7 +130,7 @@ def put_moe(w, scope):
     c = w.config
     fan_in = c.latent or c.hidden
     w.linear(f"{scope}.gate.weight", c.experts, c.hidden)
-    bias = 0.05 * w.rng(f"{scope}.bias").standard_normal(c.experts)
+    bias = 0.05 * w.rng(f"{scope}.bias").normal(c.experts)
     w.put(f"{scope}.gate.e_score_correction_bias", bias, "f32")
     if c.latent:
         w.linear(f"{scope}.routed_expert_down_proj.weight", c.latent, c.hidden)
@@ -125,7 +149,7 @@ def tensors(config, seed, lean):
     """All tensors by file name. lean: how far lm_head leans on the embeddings."""
     w = Writer(config, seed)
     small = "f32" if config.prefix else "bf16"  # K3's files keep conv taps and o_norm in fp32
-    embedding = round_bf16(1.25 * w.rng("embedding").standard_normal((config.vocab, config.hidden)))
+    embedding = round_bf16(1.25 * w.rng("embedding").normal((config.vocab, config.hidden)))
     w.put("model.embed_tokens.weight", embedding)
     for i in range(config.layers):
         scope = f"model.layers.{i}"
@@ -147,15 +171,20 @@ def tensors(config, seed, lean):
         w.norm("model.output_attn_res_norm.weight", config.hidden)
         w.linear("model.output_attn_res_proj.weight", 1, config.hidden, gain=0.3)
     w.norm("model.norm.weight", config.hidden)
-    head = w.rng("lm_head").standard_normal((config.vocab, config.hidden))
+    head = w.rng("lm_head").normal((config.vocab, config.hidden))
     following = w.rng("following").permutation(config.vocab)  # the token each token asks for next
     head[following] += lean * embedding  # margins grow with it
     w.put("lm_head.weight", head * config.hidden**-0.5)
     return w.tensors
 
 
+def tokens(seed, count, vocab):
+    """Token ids for tests; vocab a power of two."""
+    return Random(seed, "tokens").integers(vocab, count).astype(np.int32)
+
+
 def make(config_file, folder, seed, lean=2.0):
-    """Writes config.json and weights in two shards with an index (one file without, for a flat config)."""
+    """Writes config.json and weights: one file for a flat config, else two shards with an index. Returns the folder."""
     root = json.loads(Path(config_file).read_text())
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,3 +201,11 @@ def make(config_file, folder, seed, lean=2.0):
     index = {"metadata": {"total_size": sum(x.nbytes for x in every.values())}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
+
+
+def digest(folder):
+    """SHA-256 of the weight files, as 32 bytes."""
+    sha = hashlib.sha256()
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        sha.update(file.read_bytes())
+    return np.frombuffer(sha.digest(), np.uint8)

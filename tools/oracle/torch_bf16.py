@@ -172,7 +172,7 @@ def measure(config_file, seed, count, device):
     with tempfile.TemporaryDirectory() as folder:
         seeded.make(config_file, folder, seed)
         config = configs.load(folder)
-        tokens = np.random.default_rng(seed).integers(0, config.vocab, count)
+        tokens = seeded.tokens(seed, count, config.vocab)
         own = bf16_reference.run(folder, tokens, fp8_index=True)
         given = Trace(selected=own.selected, experts=own.experts)
         exact = model.run(folder, tokens, given).logits
