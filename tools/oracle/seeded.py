@@ -186,6 +186,7 @@ def tokens(seed, count, vocab):
 def make(config_file, folder, seed, lean=2.0):
     """Writes config.json and weights: one file for a flat config, else two shards with an index. Returns the folder."""
     root = json.loads(Path(config_file).read_text())
+    root.pop("vision_config", None)  # the oracle reads text alone
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(root, indent=1))
