@@ -1,24 +1,14 @@
-"""Paths and the trace_model runner of the oracle tests."""
+"""The runner of the engine's trace_model."""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from oracle_paths import tool
 
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN_SEED = 7  # of the weights that tools/oracle/make_hf_goldens.py took
-sys.path.insert(0, str(ROOT / "tools"))
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-def tool(name):
-    """A test tool of the build, or None. PERIGEE_BUILD_DIR names another build folder than build-test."""
-    path = ROOT / os.environ.get("PERIGEE_BUILD_DIR", "build-test") / name
-    return path if path.exists() else None
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy is not yet imported; the sums are small
 
 
 @pytest.fixture(scope="session")

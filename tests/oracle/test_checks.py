@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 import whole_model
-from conftest import ROOT
-from oracle import bf16_reference, config as configs, model, seeded, trace as traces
+from oracle_paths import ROOT
+from oracle import bf16_reference, compare, config as configs, model, seeded, trace as traces
 from oracle.checkpoint import Checkpoint
 
 SEED, TOKENS = 1, 320
@@ -50,22 +50,21 @@ def test_stand_in_passes(setting):
     assert numbers["error"] == numbers["bound"]
 
 
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.2.self_attn.o_proj.weight"])
-def test_perturbed_weight_fails(setting, name):
-    broken = setting.run(setting.scaled(name, 1.05))
+def test_perturbed_weight_fails(setting):
+    broken = setting.run(setting.scaled("model.layers.2.self_attn.o_proj.weight", 1.05))
     assert "logits err" in setting.failures(broken)
 
 
-def test_wrong_token_order_fails(setting):
-    broken = copy.copy(setting.trace)
-    broken.logits = np.roll(setting.trace.logits, 1, axis=0)
-    text = setting.failures(broken)
+def test_wrong_token_order_fails(sparse):
+    broken = copy.copy(sparse.trace)
+    broken.logits = np.roll(sparse.trace.logits, 1, axis=0)
+    text = sparse.failures(broken)
     assert "logits err" in text and "greedy tokens agree" in text
 
 
-def test_wrong_router_bias_fails(setting):
+def test_wrong_router_bias_fails(sparse):
     name = "model.layers.1.block_sparse_moe.gate.e_score_correction_bias"
-    assert "experts differ" in setting.failures(setting.run(setting.scaled(name, 0.0)))
+    assert "experts differ" in sparse.failures(sparse.run(sparse.scaled(name, 0.0)))
 
 
 def test_wrong_index_weight_fails(sparse):
@@ -83,12 +82,14 @@ def test_selection_without_an_indexer_fails(sparse):
     assert "keys differ" in text and "of the keys are the oracle's" in text
 
 
-def test_malformed_selection_is_refused(sparse):
-    for change in (lambda s: s[:, ::-1], lambda s: np.where(s == s[-1, -1], -1, s), lambda s: s[:, :-1]):
-        broken = copy.copy(sparse.trace)
-        broken.selected = {i: change(s) for i, s in sparse.trace.selected.items()}
-        with pytest.raises(AssertionError):
-            sparse.failures(broken)
+@pytest.mark.parametrize(
+    "change", [lambda s: s[:, ::-1], lambda s: np.where(s == s[-1, -1], -1, s), lambda s: s[:, :-1], lambda s: s + 1]
+)
+def test_malformed_selection_is_refused(sparse, change):
+    selected, available = sparse.trace.selected[3], np.arange(1, TOKENS + 1)
+    compare.check_well_formed(selected, available, sparse.config.top_k)
+    with pytest.raises(AssertionError):
+        compare.check_well_formed(change(selected), available, sparse.config.top_k)
 
 
 def test_sparse_and_dense_models_agree_below_top_k(tmp_path):

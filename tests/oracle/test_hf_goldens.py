@@ -5,7 +5,7 @@ transformers keeps norm statistics and KDA in fp32 inside an fp64 model, so agre
 
 import numpy as np
 import pytest
-from conftest import GOLDEN_SEED, ROOT
+from oracle_paths import GOLDEN_SEED, ROOT
 from oracle import bf16_reference, config as configs, dsa, kda, mla, model, seeded, tensor_file
 from oracle.checkpoint import Checkpoint
 

@@ -3,7 +3,7 @@
 import make_stage_vectors
 import numpy as np
 import pytest
-from conftest import ROOT
+from oracle_paths import ROOT
 from oracle import mla, ops, seeded, tensor_file
 
 
