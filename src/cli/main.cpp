@@ -1,1 +1,91 @@
-int main() { return 0; }
+// The perigee command. An error is one clear line on stderr: exit status 2 for usage, 1 for everything else.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+// Levenshtein distance, for the nearest match of an unknown flag.
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      diagonal =
+          std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
+    }
+  }
+  return row.back();
+}
+
+// The long flag of the app nearest to an unknown one, if any is near.
+std::string nearest_flag(const CLI::App& app, const std::string& unknown) {
+  std::string best;
+  size_t distance = unknown.size() / 2;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (const size_t d = edit_distance("--" + name, unknown); d < distance) {
+        distance = d;
+        best = "--" + name;
+      }
+    }
+  }
+  return best;
+}
+
+int usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* chosen = &app;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  std::string message = error.what();
+  const std::vector<std::string> extra = chosen->remaining();
+  if (!extra.empty()) {
+    const std::string flag = extra.front().substr(0, extra.front().find('='));
+    const std::string nearest = nearest_flag(*chosen, flag);
+    message = fmt::format("unknown argument '{}'{}", extra.front(),
+                          nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "perigee: {} (see {} --help)\n", message,
+             chosen == &app ? "perigee" : "perigee " + chosen->get_name());
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    std::fprintf(stderr, "perigee: this CPU lacks AVX2 or FMA; an x86-64-v3 CPU is needed\n");
+    return 1;
+  }
+  CLI::App app{"perigee: inference for the Kimi K3.1 Pro family, with one set of bits"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", PERIGEE_VERSION);
+  app.footer("perigee COMMAND --help lists the flags of a command. Documentation: docs/");
+  perigee::cli::Action run;
+  perigee::cli::add_generate(app, run);
+  perigee::cli::add_chat(app, run);
+  perigee::cli::add_inspect(app, run);
+  perigee::cli::add_eval(app, run);
+  perigee::cli::add_bench(app, run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return usage_error(app, e);
+  }
+  try {
+    return run();
+  } catch (const perigee::Error& e) {
+    fmt::print(stderr, "perigee: {}\n", e.what());
+    return e.code() == perigee::ErrorCode::kUsage ? 2 : 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "perigee: {}\n", e.what());
+    return 1;
+  }
+}

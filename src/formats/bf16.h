@@ -1,4 +1,5 @@
-// bfloat16: the upper half of an fp32. Encoding rounds to nearest, ties to even; NaN stays NaN (quiet, sign kept).
+// bfloat16: the upper half of an fp32. Encoding rounds to nearest, ties to even; NaN stays NaN (quiet, sign
+// kept).
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// ModelConfig: what config.json says about a model of the Kimi-Linear / K3 / K3.1 family, checked and normalised to one
-// spelling. Layer indices are 0-based here; the files count from 1.
+// ModelConfig: what config.json says about a model of the Kimi-Linear / K3 / K3.1 family, checked and
+// normalised to one spelling. Layer indices are 0-based here; the files count from 1.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -10,58 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/block_config.h"
+
 namespace perigee {
 
 enum class Family { kKimiLinear, kKimiK3, kKimiK31 };
-enum class Activation { kSilu, kSitu };
-
-struct KdaConfig {
-  int num_heads = 0;
-  int head_dim = 128;
-  int conv_kernel = 4;
-  std::optional<float> gate_lower_bound;  // set: g = bound·σ(exp(A_log)·u); unset: g = −exp(A_log)·softplus(u)
-  bool full_rank_gate = false;            // g_proj, or g_b_proj·g_a_proj (through head_dim)
-};
-
-struct MlaConfig {
-  int num_heads = 0;
-  int q_lora_rank = 0;  // 0: a full q_proj
-  int kv_lora_rank = 512;
-  int qk_nope_head_dim = 128;
-  int qk_rope_head_dim = 64;  // never rotated in this family (NoPE)
-  int v_head_dim = 128;
-  bool output_gate = false;
-
-  int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  int latent_dim() const { return kv_lora_rank + qk_rope_head_dim; }
-};
-
-struct DsaConfig {
-  int num_heads = 0;
-  int head_dim = 128;
-  int top_k = 0;
-  std::vector<int> layers;  // 0-based; each is an MLA layer
-};
-
-struct MoeConfig {
-  int num_experts = 0;
-  int experts_per_token = 0;
-  int num_shared_experts = 0;
-  int intermediate_size = 0;
-  int latent_size = 0;  // 0: experts read the full hidden vector
-  bool latent_norm = false;
-  bool renormalize = true;
-  float routed_scaling_factor = 1.0f;
-  int first_dense_layers = 1;
-  int layer_freq = 1;
-
-  int shared_intermediate_size() const { return num_shared_experts * intermediate_size; }
-  int expert_input_size(int hidden) const { return latent_size ? latent_size : hidden; }
-};
-
 struct ModelConfig {
   Family family = Family::kKimiLinear;
   std::string architecture;  // config.json's architectures[0]
+  std::string tensor_prefix;  // of the text model's tensor names: "language_model." when the config has a text_config
   int hidden_size = 0;
   int num_layers = 0;
   int vocab_size = 0;
@@ -89,15 +46,18 @@ struct ModelConfig {
   bool has_attn_res() const { return attn_res_block_size > 0; }
 };
 
-// Key=value pairs that replace scalar fields of config.json before it is read (--override-config); list fields that name
-// layers are cut to num_hidden_layers.
+// Key=value pairs that replace scalar fields of config.json before it is read (--override-config); list
+// fields that name layers are cut to num_hidden_layers.
 using ConfigOverrides = std::vector<std::pair<std::string, std::string>>;
 ConfigOverrides parse_config_overrides(std::string_view text);
 
-// Reads config.json text; `origin` names it in errors. Throws Error{kBadConfig} naming field, value and remedy.
-ModelConfig parse_config(std::string_view json, const std::string& origin, const ConfigOverrides& overrides = {});
+// Reads config.json text; `origin` names it in errors. Throws Error{kBadConfig} naming field, value and
+// remedy.
+ModelConfig parse_config(std::string_view json, const std::string& origin,
+                         const ConfigOverrides& overrides = {});
 
-// A folder in Hugging Face layout (its config.json and generation_config.json), a config file, or a built-in name.
+// A folder in Hugging Face layout (its config.json and generation_config.json), a config file, or a built-in
+// name.
 ModelConfig load_config(const std::string& model_or_name, const ConfigOverrides& overrides = {});
 
 // The configs compiled into the binary: kimi-linear-48b-a3b, kimi-k3, kimi-k3.1-pro.

@@ -1,0 +1,157 @@
+// perigee chat: a conversation in the terminal, streamed, thinking dimmed. Ctrl-C stops the answer, not the
+// program.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/conversation.h"
+#include "cli/flags.h"
+
+namespace perigee::cli {
+
+namespace {
+
+std::atomic<bool> g_interrupted = false;
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system, tools, thinking = "on";
+};
+
+// Prints deltas as they come: reasoning dimmed, then the answer.
+class Printer {
+ public:
+  void show(const Delta& delta) {
+    if (!delta.reasoning.empty()) style(true);
+    fmt::print("{}", delta.reasoning);
+    if (!delta.content.empty()) style(false);
+    fmt::print("{}", delta.content);
+    std::fflush(stdout);
+  }
+  void end() {
+    style(false);
+    fmt::print("\n");
+  }
+
+ private:
+  void style(bool dim) {
+    if (dim == dim_) return;
+    if (!dim) fmt::print("\n");
+    if (terminal_) fmt::print("{}", dim ? "\033[2m" : "\033[0m");
+    if (!terminal_ && dim) fmt::print("thinking: ");
+    dim_ = dim;
+  }
+  bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  bool dim_ = false;
+};
+
+// Reads one line after a prompt; false at the end of the input.
+bool ask(const std::string& prompt, std::string& line) {
+  fmt::print("{}", prompt);
+  std::fflush(stdout);
+  if (std::getline(std::cin, line)) return true;
+  fmt::print("\n");
+  return false;
+}
+
+struct Conversation {
+  const Flags& flags;
+  Runner& runner;
+  const ChatModel& chat;
+  boost::json::array tools;
+  boost::json::array messages;
+
+  // The model's next message, streamed; appended to the history.
+  ParsedMessage answer() {
+    ChatOptions options;
+    options.thinking = flags.thinking == "on";
+    if (!tools.empty()) options.tools = &tools;
+    const GenerateRequest request{.prompt = chat.prompt(messages, options),
+                                  .sampling = flags.sampling.params(flags.model.model),
+                                  .max_tokens = flags.sampling.max_tokens,
+                                  .stop_ids = chat.stop_ids(runner.config())};
+    const auto parser = chat.format().parser(options.thinking);
+    Printer printer;
+    GenerateOptions run;
+    g_interrupted = false;
+    run.on_token = [&](size_t, const GeneratedToken& token) {
+      printer.show(parser->push(token.id));
+      return !g_interrupted.load();
+    };
+    const Generation g = generate(runner, {request}, run)[0];
+    const ParsedMessage message = parser->finish();
+    printer.end();
+    for (const auto& call : message.tool_calls) fmt::print("call {}({})\n", call.name, call.arguments);
+    const double rate = g.decode_seconds > 0 ? (g.tokens.size() - 1) / g.decode_seconds : 0;
+    fmt::print(stderr, "{}[{} + {} tokens, {:.0f} tokens/s{}]{}\n", isatty(STDERR_FILENO) ? "\033[2m" : "",
+               request.prompt.size(), g.tokens.size(), rate,
+               g.finish_reason == "stop"     ? ""
+               : g.finish_reason == "length" ? ", cut at --max-tokens"
+                                             : ", stopped",
+               isatty(STDERR_FILENO) ? "\033[0m" : "");
+    boost::json::object turn{
+        {"role", "assistant"}, {"content", message.content}, {"reasoning_content", message.reasoning}};
+    if (!message.tool_calls.empty()) turn["tool_calls"] = tool_calls_json(message);
+    messages.push_back(std::move(turn));
+    return message;
+  }
+
+  // Answers until the model asks for no tool; the user gives the tools' results.
+  bool turn() {
+    for (;;) {
+      const ParsedMessage message = answer();
+      if (message.tool_calls.empty()) return true;
+      for (const auto& call : message.tool_calls) {
+        std::string result;
+        if (!ask(fmt::format("result of {}> ", call.name), result)) return false;
+        messages.push_back({{"role", "tool"}, {"tool_call_id", call.id}, {"content", result}});
+      }
+    }
+  }
+};
+
+int run_chat(const Flags& f) {
+  Runner runner = f.model.load(true);
+  const ChatModel chat(f.model.model);
+  Conversation conversation{.flags = f, .runner = runner, .chat = chat, .tools = {}, .messages = {}};
+  if (!f.tools.empty()) conversation.tools = read_tools(f.tools);
+  if (!f.system.empty()) conversation.messages.push_back({{"role", "system"}, {"content", f.system}});
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    if (g_interrupted.exchange(true)) _exit(130);  // a second Ctrl-C, or one at the prompt, ends the program
+  };
+  sigaction(SIGINT, &action, nullptr);
+  fmt::print(stderr, "{}: {} threads, numerics {}. Ctrl-C stops an answer, Ctrl-D ends.\n", f.model.model,
+             runner.threads(), runner.numerics().digest);
+  std::string line;
+  g_interrupted = true;
+  while (ask("> ", line)) {
+    if (line.empty()) continue;
+    conversation.messages.push_back({{"role", "user"}, {"content", line}});
+    if (!conversation.turn()) break;
+    g_interrupted = true;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, Action& run) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("chat", "a conversation in the terminal");
+  flags->model.add_to(*sub);
+  sub->add_option("--system", flags->system, "system message");
+  sub->add_option("--tools", flags->tools,
+                  "file with a JSON array of OpenAI tool objects; you type their results");
+  sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
+  flags->sampling.add_to(*sub);
+  sub->callback([flags, &run] { run = [flags] { return run_chat(*flags); }; });
+}
+
+}  // namespace perigee::cli

@@ -1,0 +1,53 @@
+#include "cli/conversation.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace perigee::cli {
+
+ChatModel::ChatModel(const std::string& folder)
+    : tokenizer_(Tokenizer::load(folder)), format_(make_chat_format(tokenizer_)) {}
+
+std::vector<int32_t> ChatModel::prompt(const boost::json::array& messages, const ChatOptions& options) const {
+  return tokenizer_.encode(format_->render(messages, options));
+}
+
+std::vector<int32_t> ChatModel::stop_ids(const ModelConfig& config) const {
+  std::vector<int32_t> ids = format_->stop_ids();
+  for (int64_t id : config.eos_token_ids) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+ParsedMessage ChatModel::parse(const Generation& generation, bool thinking) const {
+  const auto parser = format_->parser(thinking);
+  for (const GeneratedToken& t : generation.tokens) parser->push(t.id);
+  return parser->finish();
+}
+
+boost::json::array read_tools(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) fail(ErrorCode::kUsage, "--tools {}: cannot be read", file);
+  std::stringstream text;
+  text << in.rdbuf();
+  boost::system::error_code error;
+  const boost::json::value json = boost::json::parse(text.str(), error);
+  if (error) fail(ErrorCode::kUsage, "--tools {}: not JSON ({})", file, error.message());
+  if (!json.is_array())
+    fail(ErrorCode::kUsage, "--tools {}: must hold an array of OpenAI tool objects", file);
+  return json.as_array();
+}
+
+boost::json::array tool_calls_json(const ParsedMessage& message) {
+  boost::json::array calls;
+  for (const auto& call : message.tool_calls) {
+    calls.push_back({{"id", call.id},
+                     {"type", "function"},
+                     {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return calls;
+}
+
+}  // namespace perigee::cli

@@ -1,0 +1,41 @@
+// One question to a chat model: messages to tokens, tokens to reasoning, text and tool calls, streamed or
+// whole.
+#pragma once
+
+#include <boost/json.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/generate.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace perigee::cli {
+
+// The tokenizer and chat format of a model folder.
+class ChatModel {
+ public:
+  explicit ChatModel(const std::string& folder);
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  const ChatFormat& format() const { return *format_; }
+
+  std::vector<int32_t> prompt(const boost::json::array& messages, const ChatOptions& options) const;
+  // Stop ids of the chat format and of the config.
+  std::vector<int32_t> stop_ids(const ModelConfig& config) const;
+  ParsedMessage parse(const Generation& generation, bool thinking) const;
+
+ private:
+  Tokenizer tokenizer_;
+  std::unique_ptr<ChatFormat> format_;
+};
+
+// Reads a JSON array of OpenAI tool objects.
+boost::json::array read_tools(const std::string& file);
+
+// Tool calls as OpenAI's API spells them.
+boost::json::array tool_calls_json(const ParsedMessage& message);
+
+}  // namespace perigee::cli

@@ -1,0 +1,125 @@
+// perigee generate: one prompt, one answer, as text or JSON.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/conversation.h"
+#include "cli/flags.h"
+#include "cli/json.h"
+
+namespace perigee::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt, system, tools, thinking = "on";
+  int logprobs = -1;
+  bool json = false;
+};
+
+boost::json::array logprobs_json(const Generation& g, const Tokenizer& tokenizer) {
+  boost::json::array out;
+  for (const GeneratedToken& t : g.tokens) {
+    boost::json::array top;
+    for (const auto& [id, logprob] : t.top) {
+      top.push_back(
+          {{"token_id", id}, {"token", tokenizer.token_text(id)}, {"logprob", json_number(logprob)}});
+    }
+    out.push_back({{"token_id", t.id},
+                   {"token", tokenizer.token_text(t.id)},
+                   {"logprob", json_number(t.logprob)},
+                   {"top", std::move(top)}});
+  }
+  return out;
+}
+
+void print_text(const ParsedMessage& m) {
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  if (!m.reasoning.empty())
+    fmt::print("{}{}{}\n\n", terminal ? "\033[2m" : "thinking: ", m.reasoning, terminal ? "\033[0m" : "");
+  if (!m.content.empty()) fmt::print("{}\n", m.content);
+  for (const auto& call : m.tool_calls) fmt::print("call {}({})\n", call.name, call.arguments);
+}
+
+int run_generate(const Flags& f) {
+  Runner runner = f.model.load(true);
+  const ChatModel chat(f.model.model);
+  boost::json::array messages;
+  if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
+  messages.push_back({{"role", "user"}, {"content", f.prompt}});
+  ChatOptions options;
+  options.thinking = f.thinking == "on";
+  boost::json::array tools;
+  if (!f.tools.empty()) {
+    tools = read_tools(f.tools);
+    options.tools = &tools;
+  }
+  GenerateRequest request{.prompt = chat.prompt(messages, options),
+                          .sampling = f.sampling.params(f.model.model),
+                          .max_tokens = f.sampling.max_tokens,
+                          .stop_ids = chat.stop_ids(runner.config()),
+                          .top_logprobs = std::max(0, f.logprobs)};
+  Progress progress("reading the prompt", static_cast<int64_t>(request.prompt.size()), 1, "tokens");
+  int64_t shown = 0;
+  GenerateOptions run;
+  run.on_prefill = [&](size_t, int64_t done, int64_t) {
+    progress.advance(done - std::exchange(shown, done));
+  };
+  const Generation g = generate(runner, {request}, run)[0];
+  const ParsedMessage message = chat.parse(g, options.thinking);
+  if (!f.json) {
+    print_text(message);
+    if (f.logprobs >= 0) {
+      for (const GeneratedToken& t : g.tokens) {
+        fmt::print("{:>6}  {:<16} {}\n", t.id, chat.tokenizer().token_text(t.id), t.logprob);
+      }
+    }
+    if (g.finish_reason == "length")
+      fmt::print(stderr, "(stopped at --max-tokens {})\n", f.sampling.max_tokens);
+    return 0;
+  }
+  boost::json::array ids;
+  for (const GeneratedToken& t : g.tokens) ids.push_back(t.id);
+  const bool calls = !message.tool_calls.empty() && g.finish_reason == "stop";
+  boost::json::object out{
+      {"text", message.content},
+      {"reasoning", message.reasoning},
+      {"tool_calls", tool_calls_json(message)},
+      {"token_ids", std::move(ids)},
+      {"logprobs", f.logprobs >= 0 ? boost::json::value(logprobs_json(g, chat.tokenizer()))
+                                   : boost::json::value(nullptr)},
+      {"finish_reason", calls ? std::string("tool_calls") : g.finish_reason},
+      {"usage",
+       {{"prompt_tokens", request.prompt.size()},
+        {"cached_tokens", 0},
+        {"completion_tokens", g.tokens.size()}}},
+      {"timings", {{"prefill_seconds", g.prefill_seconds}, {"decode_seconds", g.decode_seconds}}},
+      {"numerics", runner.numerics().digest}};
+  fmt::print("{}\n", boost::json::serialize(out));
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& run) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("generate", "one prompt, one answer");
+  flags->model.add_to(*sub);
+  sub->add_option("--prompt", flags->prompt, "what the user says")->required();
+  sub->add_option("--system", flags->system, "system message");
+  sub->add_option("--tools", flags->tools, "file with a JSON array of OpenAI tool objects");
+  sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
+  sub->add_option("--logprobs", flags->logprobs,
+                  "report log-probabilities, with this many alternatives per token")
+      ->check(CLI::Range(0, 20));
+  sub->add_flag("--json", flags->json, "one JSON object on stdout");
+  flags->sampling.add_to(*sub);
+  sub->callback([flags, &run] { run = [flags] { return run_generate(*flags); }; });
+}
+
+}  // namespace perigee::cli

@@ -1,0 +1,148 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <list>
+#include <numeric>
+
+namespace perigee {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Running {
+  size_t index;
+  const GenerateRequest* request;
+  SequenceCache cache;
+  int64_t prefilled = 0;
+  Generation result;
+  Clock::time_point start = Clock::now(), first_token;
+
+  bool prefilling() const { return prefilled < static_cast<int64_t>(request->prompt.size()); }
+};
+
+void check_request(const Runner& runner, const GenerateRequest& r) {
+  const int64_t limit = runner.config().max_position_embeddings, vocab = runner.config().vocab_size;
+  if (r.prompt.empty()) fail(ErrorCode::kBadRequest, "the prompt has no tokens; give at least one");
+  if (r.max_tokens < 1) fail(ErrorCode::kBadRequest, "max_tokens {} must be at least 1", r.max_tokens);
+  const int64_t need = static_cast<int64_t>(r.prompt.size()) + 1;
+  if (limit > 0 && need > limit) {
+    fail(ErrorCode::kBadRequest, "the prompt has {} tokens, but the model's context holds {}; shorten it",
+         r.prompt.size(), limit);
+  }
+  for (int32_t id : r.prompt) {
+    if (id < 0 || id >= vocab)
+      fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
+  }
+}
+
+std::vector<std::pair<int32_t, float>> top_logprobs(const float* logits, int vocab, float log_norm, int n) {
+  std::vector<int32_t> order(vocab);
+  std::iota(order.begin(), order.end(), 0);
+  n = std::min(n, vocab);
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  std::vector<std::pair<int32_t, float>> top;
+  for (int i = 0; i < n; ++i) top.emplace_back(order[i], logits[order[i]] - log_norm);
+  return top;
+}
+
+// Decode rows of every running request, then prompt tokens of those still prefilling, within the budget.
+Batch next_batch(std::list<Running>& running, const GenerateOptions& options,
+                 std::vector<Running*>& sampled) {
+  Batch batch;
+  for (Running& r : running) {
+    if (r.prefilling()) continue;
+    const int32_t last = r.result.tokens.back().id;
+    batch.add(r.cache, std::span(&last, 1), 0, 1);
+    sampled.push_back(&r);
+  }
+  int64_t budget = options.max_batched_tokens;
+  for (Running& r : running) {
+    if (!r.prefilling() || budget == 0) continue;
+    const int64_t total = static_cast<int64_t>(r.request->prompt.size());
+    const int64_t n = std::min(budget, total - r.prefilled);
+    budget -= n;
+    const bool last = r.prefilled + n == total;
+    batch.add(r.cache, std::span(r.request->prompt).subspan(r.prefilled, n), 0, last ? 1 : 0);
+    r.prefilled += n;
+    if (last) sampled.push_back(&r);
+    if (options.on_prefill) options.on_prefill(r.index, r.prefilled, total);
+  }
+  return batch;
+}
+
+// Appends a sampled token; true when the request is finished.
+bool append(const Runner& runner, Running& r, GeneratedToken token, const GenerateOptions& options) {
+  const GenerateRequest& request = *r.request;
+  if (r.result.tokens.empty()) r.first_token = Clock::now();
+  r.result.tokens.push_back(std::move(token));
+  const GeneratedToken& t = r.result.tokens.back();
+  const bool go_on = !options.on_token || options.on_token(r.index, t);
+  const int64_t length = static_cast<int64_t>(request.prompt.size() + r.result.tokens.size());
+  const int64_t limit = runner.config().max_position_embeddings;
+  if (std::find(request.stop_ids.begin(), request.stop_ids.end(), t.id) != request.stop_ids.end()) {
+    r.result.finish_reason = "stop";
+  } else if (!go_on) {
+    r.result.finish_reason = "cancelled";
+  } else if (static_cast<int>(r.result.tokens.size()) >= request.max_tokens ||
+             (limit > 0 && length >= limit)) {
+    r.result.finish_reason = "length";
+  } else {
+    return false;
+  }
+  r.result.prefill_seconds = std::chrono::duration<double>(r.first_token - r.start).count();
+  r.result.decode_seconds = std::chrono::duration<double>(Clock::now() - r.first_token).count();
+  return true;
+}
+
+}  // namespace
+
+std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
+                                 const GenerateOptions& options) {
+  for (const GenerateRequest& r : requests) check_request(runner, r);
+  std::vector<Generation> results(requests.size());
+  std::list<Running> running;
+  size_t next = 0;
+  while (next < requests.size() || !running.empty()) {
+    while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency) {
+      running.push_back({.index = next,
+                         .request = &requests[next],
+                         .cache = SequenceCache(runner.cache_shape()),
+                         .result = {},
+                         .first_token = {}});
+      ++next;
+    }
+    std::vector<Running*> sampled;
+    const Batch batch = next_batch(running, options, sampled);
+    const std::span<const float> logits = runner.step(batch);
+    if (sampled.empty()) continue;
+
+    std::vector<SampleParams> params;
+    std::vector<int64_t> positions;
+    for (const Running* r : sampled) {
+      params.push_back(r->request->sampling);
+      positions.push_back(r->cache.length());
+    }
+    const std::vector<Runner::Sampled> tokens = runner.sample(params, positions);
+    const int vocab = runner.config().vocab_size;
+    std::vector<const Running*> finished;
+    for (size_t i = 0; i < sampled.size(); ++i) {
+      GeneratedToken token{.id = tokens[i].token, .logprob = tokens[i].logprob, .top = {}};
+      if (const int n = sampled[i]->request->top_logprobs) {
+        token.top = top_logprobs(logits.data() + i * vocab, vocab, tokens[i].log_norm, n);
+      }
+      if (append(runner, *sampled[i], std::move(token), options)) finished.push_back(sampled[i]);
+    }
+    for (const Running* r : finished) {
+      if (options.on_finished) options.on_finished(r->index, r->result);
+      results[r->index] = r->result;
+      running.remove_if([r](const Running& x) { return &x == r; });
+    }
+  }
+  return results;
+}
+
+}  // namespace perigee

@@ -1,0 +1,92 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "ops/cpu/backend.h"
+
+namespace perigee {
+
+namespace {
+
+// The lane rule cuts heads and intermediate columns into equal blocks.
+void check_plan(const ModelConfig& c, const ReductionPlan& plan) {
+  const auto power_of_two = [](int n) { return n >= 1 && n <= kMaxLanes && (n & (n - 1)) == 0; };
+  if (!power_of_two(plan.lanes))
+    fail(ErrorCode::kUsage, "--lanes {}: must be 1, 2, 4, 8, 16 or 32", plan.lanes);
+  if (!power_of_two(plan.attention_lanes)) {
+    fail(ErrorCode::kUsage, "--attention-lanes {}: must be 1, 2, 4, 8, 16 or 32", plan.attention_lanes);
+  }
+  std::vector<std::pair<const char*, int>> cut = {{"KDA heads", c.kda.num_heads},
+                                                  {"MLA heads", c.mla.num_heads},
+                                                  {"dense intermediate columns", c.intermediate_size},
+                                                  {"vocabulary rows", c.vocab_size}};
+  if (c.moe.num_experts) {
+    cut.push_back({plan.moe_lanes_expert ? "experts" : "expert intermediate columns",
+                   plan.moe_lanes_expert ? c.moe.num_experts : c.moe.intermediate_size});
+    if (c.moe.num_shared_experts)
+      cut.push_back({"shared intermediate columns", c.moe.shared_intermediate_size()});
+  }
+  for (const auto& [what, count] : cut) {
+    if (count % plan.lanes == 0) continue;
+    std::string fit;
+    for (int lanes = 1; lanes <= kMaxLanes; lanes *= 2) {
+      if (std::all_of(cut.begin(), cut.end(), [&](const auto& x) { return x.second % lanes == 0; })) {
+        fit += (fit.empty() ? "" : ", ") + std::to_string(lanes);
+      }
+    }
+    fail(ErrorCode::kUsage,
+         "--lanes {}: this model has {} {}, which do not divide evenly; lanes that fit: {}", plan.lanes,
+         count, what, fit);
+  }
+}
+
+}  // namespace
+
+Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      plan_(options.plan),
+      threads_(options.threads > 0 ? options.threads
+                                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      cache_shape_(perigee::cache_shape(config_, options.precision.latent, options.precision.index)) {
+  check_plan(config_, plan_);
+  backend_ = std::make_unique<cpu::PlainBackend>(threads_);
+  numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
+}
+
+std::span<const float> Runner::step(const Batch& batch, StepTrace* trace) {
+  logits_.resize(batch.logit_rows.size() * config_.vocab_size);
+  const Step step{.backend = *backend_,
+                  .config = config_,
+                  .weights = weights_,
+                  .plan = plan_,
+                  .arena = arena_,
+                  .batch = batch,
+                  .trace = trace};
+  forward(step, logits_.data());
+  return logits_;
+}
+
+std::vector<Runner::Sampled> Runner::sample(std::span<const SampleParams> params,
+                                            std::span<const int64_t> positions) {
+  check(params.size() * config_.vocab_size == logits_.size(),
+        "Runner::sample: one set of parameters per logit row");
+  std::vector<int32_t> tokens(params.size());
+  std::vector<float> log_norm(params.size());
+  backend_->sample({.logits = logits_.data(),
+                    .params = params,
+                    .positions = positions,
+                    .tokens = tokens,
+                    .log_norm = log_norm,
+                    .vocab = config_.vocab_size,
+                    .lanes = plan_.lanes});
+  std::vector<Sampled> out;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const float z = logits_[i * config_.vocab_size + tokens[i]];
+    out.push_back({.token = tokens[i], .logprob = z - log_norm[i], .log_norm = log_norm[i]});
+  }
+  return out;
+}
+
+}  // namespace perigee

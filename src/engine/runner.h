@@ -1,0 +1,51 @@
+// Runner: executes a Batch through the layers on this rank, and owns the backend and the workspace of a step.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/numerics.h"
+#include "model/step.h"
+
+namespace perigee {
+
+struct RunnerOptions {
+  Precision precision;
+  ReductionPlan plan;
+  int threads = 0;  // 0: all hardware threads
+};
+
+class Runner {
+ public:
+  // Throws Error{kUsage} naming the flag when the plan does not fit the model.
+  Runner(ModelConfig config, Weights weights, const RunnerOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const NumericsIdentity& numerics() const { return numerics_; }
+  const CacheShape& cache_shape() const { return cache_shape_; }
+  int threads() const { return threads_; }
+
+  // Computes the batch, appends its rows to the caches, and returns logits[batch.logit_rows.size(), vocab].
+  std::span<const float> step(const Batch& batch, StepTrace* trace = nullptr);
+
+  struct Sampled {
+    int32_t token = 0;
+    float logprob = 0;  // raw log-probability: temperature 1, no token left out
+    float log_norm = 0;
+  };
+  // One token per row of the last step's logits; position[i] is where the sampled token will stand.
+  std::vector<Sampled> sample(std::span<const SampleParams> params, std::span<const int64_t> positions);
+
+ private:
+  ModelConfig config_;
+  Weights weights_;
+  ReductionPlan plan_;
+  int threads_;
+  CacheShape cache_shape_;
+  std::unique_ptr<Backend> backend_;
+  NumericsIdentity numerics_;
+  Arena arena_;
+  std::vector<float> logits_;
+};
+
+}  // namespace perigee

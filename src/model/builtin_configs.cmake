@@ -1,0 +1,12 @@
+# Writes OUT, a C++ source that holds the JSON files of CONFIGS (a comma-separated list) as string literals.
+set(text "// Generated from src/model/configs by builtin_configs.cmake.\n#include \"model/builtin_configs.h\"\n\n")
+string(APPEND text "namespace perigee {\n\nconst BuiltinConfig kBuiltinConfigs[] = {\n")
+string(REPLACE "," ";" CONFIGS "${CONFIGS}")
+foreach(path ${CONFIGS})
+  get_filename_component(file "${path}" NAME)
+  string(REGEX REPLACE "\\.json$" "" name "${file}")
+  file(READ "${path}" json)
+  string(APPEND text "    {\"${name}\", R\"perigee(${json})perigee\"},\n")
+endforeach()
+string(APPEND text "};\nconst int kBuiltinConfigCount = sizeof kBuiltinConfigs / sizeof kBuiltinConfigs[0];\n\n}  // namespace perigee\n")
+file(WRITE "${OUT}" "${text}")

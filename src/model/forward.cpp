@@ -1,0 +1,98 @@
+// The walk through the layers: residual stream, AttnRes banks, mixers, MLPs, head.
+#include <algorithm>
+
+#include "model/step.h"
+
+namespace perigee {
+
+void Batch::add(SequenceCache& cache, std::span<const int32_t> new_tokens, int drafts, int logits) {
+  const int count = static_cast<int>(new_tokens.size());
+  check(count > 0 && drafts >= 0 && drafts < count && logits <= count,
+        "Batch::add: no accepted row, or too many logits");
+  check(drafts <= KdaSlot::kRing - 3 - kChunk, "Batch::add: more drafts than a slot keeps rows");
+  SequenceRows rows{.first_row = this->rows(), .rows = count, .start = cache.length(), .accepted = 0};
+  rows.accepted = rows.start + count - drafts;
+  tokens.insert(tokens.end(), new_tokens.begin(), new_tokens.end());
+  for (int i = count - logits; i < count; ++i) logit_rows.push_back(rows.first_row + i);
+  sequences.push_back(rows);
+  caches.push_back(&cache);
+  cache.reserve(rows.start + count);
+}
+
+void forward(const Step& step, float* logits) {
+  Arena::Scope scope(step.arena);
+  const ModelConfig& config = step.config;
+  const Weights& weights = step.weights;
+  const int rows = step.rows(), hidden = config.hidden_size, lanes = step.plan.lanes;
+  const int64_t n = int64_t{rows} * hidden;
+  bf16* stream = step.arena.take<bf16>(n);
+  bf16* x = step.arena.take<bf16>(n);
+  float* partial = step.arena.take<float>(lanes * n);
+  std::vector<const bf16*> banks;
+  const auto mix_norm = [&](const AttnResWeights& res, const float* norm) {
+    step.backend.attn_res_mix({.stream = stream,
+                               .banks = banks,
+                               .score = res.score,
+                               .norm = norm,
+                               .eps = config.rms_norm_eps,
+                               .out = x,
+                               .rows = rows,
+                               .hidden = hidden});
+  };
+
+  step.backend.embed(
+      {.table = weights.embedding, .tokens = step.batch.tokens, .out = stream, .hidden = hidden});
+  int kda_index = 0, attention_index = 0;
+  for (int i = 0; i < config.num_layers; ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    mix_norm(layer.attn_res, layer.input_norm);
+    const bool block_start = config.has_attn_res() && i % config.attn_res_block_size == 0;
+    if (block_start) {  // the raw stream is banked after the mix read the older banks, and starts anew
+      bf16* bank = step.arena.take<bf16>(n);
+      std::copy_n(stream, n, bank);
+      banks.push_back(bank);
+    }
+    if (config.is_kda[i]) {
+      kda_mixer(step, std::get<KdaWeights>(layer.attention), kda_index++, x, partial);
+    } else {
+      mla_mixer(step, std::get<MlaWeights>(layer.attention), i, attention_index++, x, partial);
+    }
+    step.backend.lane_reduce({.partial = partial,
+                              .stream = stream,
+                              .restart = block_start,
+                              .lanes = lanes,
+                              .rows = rows,
+                              .hidden = hidden});
+    mix_norm(layer.mlp_res, layer.post_norm);
+    mlp_block(step, layer, i, x, stream);
+    if (step.trace) {
+      std::vector<float>& out = step.trace->output[i];
+      for (int64_t e = 0; e < n; ++e) out.push_back(bf16_to_float(stream[e]));
+    }
+  }
+  mix_norm(weights.output_res, weights.final_norm);
+  step.backend.lm_head({.weight = weights.lm_head, .x = x, .rows = step.batch.logit_rows, .logits = logits});
+  for (size_t s = 0; s < step.batch.caches.size(); ++s) {
+    const SequenceRows& seq = step.batch.sequences[s];
+    step.batch.caches[s]->set_length(seq.start + seq.rows);
+  }
+}
+
+CacheShape cache_shape(const ModelConfig& config, LatentFormat latent, IndexKeyFormat index) {
+  CacheShape shape{.attention_has_index = {},
+                   .kda_layers = 0,
+                   .kda_heads = config.kda.num_heads,
+                   .latent_format = latent,
+                   .index_format = index,
+                   .latent_scale = 1.0f};
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (config.is_kda[i]) {
+      ++shape.kda_layers;
+    } else {
+      shape.attention_has_index.push_back(config.is_dsa(i));
+    }
+  }
+  return shape;
+}
+
+}  // namespace perigee

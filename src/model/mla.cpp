@@ -1,0 +1,96 @@
+// The MLA mixer, absorbed: project → (index) → query → (select) → attend → output.
+#include "model/step.h"
+
+namespace perigee {
+
+void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int attention_index, const bf16* x,
+               float* partial) {
+  Arena::Scope scope(step.arena);
+  const MlaConfig& config = step.config.mla;
+  const int rows = step.rows(), heads = config.num_heads;
+  const bool sparse = step.config.is_dsa(layer);
+  const int index_heads = sparse ? step.config.dsa->num_heads : 0,
+            index_dim = sparse ? step.config.dsa->head_dim : 0;
+  const auto take_bf16 = [&](int64_t width) { return step.arena.take<bf16>(rows * width); };
+  bf16* q_a = take_bf16(config.q_lora_rank);
+  bf16* cq = take_bf16(config.q_lora_rank);
+  bf16* kv_a = take_bf16(config.latent_dim());
+  bf16* gate = config.output_gate ? take_bf16(int64_t{heads} * config.v_head_dim) : nullptr;
+  bf16* query = take_bf16(int64_t{heads} * config.latent_dim());
+  bf16* z = take_bf16(int64_t{heads} * config.kv_lora_rank);
+  bf16* index_key = take_bf16(index_dim);
+  bf16* index_query = take_bf16(int64_t{index_heads} * index_dim);
+  float* index_weight = step.arena.take<float>(int64_t{rows} * index_heads);
+  std::vector<PageTable> pages;
+  for (SequenceCache* cache : step.batch.caches) pages.push_back(cache->pages(attention_index));
+  const float eps = step.config.rms_norm_eps;
+  const std::span<const SequenceRows> sequences = step.batch.sequences;
+
+  step.backend.mla_project({.weights = weights,
+                            .x = x,
+                            .q_a = q_a,
+                            .kv_a = kv_a,
+                            .gate = gate,
+                            .index_key = index_key,
+                            .index_weight = index_weight,
+                            .rows = rows});
+  if (config.q_lora_rank > 0) {
+    step.backend.index_front({.weights = weights,
+                              .q_a = q_a,
+                              .index_key = index_key,
+                              .index_weight = index_weight,
+                              .eps = eps,
+                              .cq = cq,
+                              .index_query = index_query,
+                              .sequences = sequences,
+                              .pages = pages,
+                              .rows = rows});
+  }
+  step.backend.mla_query({.weights = weights,
+                          .config = config,
+                          .q_input = config.q_lora_rank > 0 ? cq : x,
+                          .kv_a = kv_a,
+                          .eps = eps,
+                          .query = query,
+                          .sequences = sequences,
+                          .pages = pages,
+                          .rows = rows});
+  AttendArgs attend{.config = config,
+                    .query = query,
+                    .sequences = sequences,
+                    .pages = pages,
+                    .selected = nullptr,
+                    .count = nullptr,
+                    .top_k = 0,
+                    .attention_lanes = step.plan.attention_lanes,
+                    .dense_segment = step.plan.dense_segment,
+                    .out = z};
+  if (sparse) {
+    const DsaConfig& dsa = *step.config.dsa;
+    int32_t* selected = step.arena.take<int32_t>(int64_t{rows} * dsa.top_k);
+    int32_t* count = step.arena.take<int32_t>(rows);
+    step.backend.index_select({.config = dsa,
+                               .index_query = index_query,
+                               .index_weight = index_weight,
+                               .sequences = sequences,
+                               .pages = pages,
+                               .selected = selected,
+                               .count = count});
+    if (step.trace) step.trace->selected[layer].assign(selected, selected + int64_t{rows} * dsa.top_k);
+    attend.selected = selected;
+    attend.count = count;
+    attend.top_k = dsa.top_k;
+    step.backend.sparse_attend(attend);
+  } else {
+    step.backend.dense_attend(attend);
+  }
+  step.backend.mla_output({.weights = weights,
+                           .config = config,
+                           .z = z,
+                           .gate = gate,
+                           .partial = partial,
+                           .rows = rows,
+                           .lanes = step.plan.lanes});
+}
+
+}  // namespace perigee

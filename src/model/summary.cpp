@@ -1,0 +1,28 @@
+#include "model/summary.h"
+
+namespace perigee {
+
+ModelSummary summarize(const ModelConfig& config) {
+  ModelSummary s;
+  s.architecture = config.architecture;
+  for_each_tensor(config, [&](const TensorSpec& t) {
+    if (t.optional) return;
+    const int kind = static_cast<int>(t.kind);
+    const int64_t bytes = element_count(t.shape) * static_cast<int64_t>(dtype_size(t.dtype));
+    s.tensors += 1;
+    s.parameters += t.parameters;
+    s.bytes += bytes;
+    s.tensors_by_kind[kind] += 1;
+    s.parameters_by_kind[kind] += t.parameters;
+    s.bytes_by_kind[kind] += bytes;
+  });
+  const auto of = [&](TensorKind kind) { return s.parameters_by_kind[static_cast<int>(kind)]; };
+  const int64_t routed = of(TensorKind::kRoutedExperts);
+  s.active_parameters = s.parameters - of(TensorKind::kVision) - of(TensorKind::kEmbedding) - routed;
+  if (config.tie_word_embeddings) s.active_parameters += of(TensorKind::kEmbedding);  // it is the head
+  if (config.moe.num_experts > 0)
+    s.active_parameters += routed / config.moe.num_experts * config.moe.experts_per_token;
+  return s;
+}
+
+}  // namespace perigee

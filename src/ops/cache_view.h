@@ -1,0 +1,46 @@
+// What a stage sees of the cache: the pages of an attention layer and the slot of a KDA layer, for one
+// sequence. The owner of the memory (cache/) hands these out; stages know nothing of pools or rows.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/bf16.h"
+#include "formats/cache_records.h"
+#include "ops/plan.h"
+
+namespace perigee {
+
+// One layer's pages of a sequence: page i holds tokens 64·i … 64·i + 63.
+struct PageTable {
+  uint8_t* const* latent = nullptr;  // [pages] → 64 latent records
+  uint8_t* const* index_key =
+      nullptr;  // [pages] → 64 index keys: all values, then all scales; null without DSA
+  LatentFormat latent_format = LatentFormat::kBf16;
+  IndexKeyFormat index_format = IndexKeyFormat::kFp8;
+  float latent_scale = 1.0f;  // static scale of the fp8 and nvfp4 latents of this layer
+};
+
+// One KDA layer's live state of a sequence. `state` stands at the chunk start `base`; rows of positions base
+// … live in a ring by position mod kRing, which also holds the three conv inputs before base. Dropping rows
+// un-does a draft.
+struct KdaSlot {
+  static constexpr int kRing = 32;
+  float* state = nullptr;      // [heads, 128 (key), 128 (value)] S at position *base
+  int64_t* base = nullptr;     // multiple of 16
+  bf16* conv_input = nullptr;  // [kRing, 3, D] pre-conv q, k, v
+  bf16* k = nullptr;           // [kRing, D]
+  float* G = nullptr;          // [kRing, D] cumulative log decay inside the chunk
+  float* w = nullptr;          // [kRing, D]
+  float* T = nullptr;          // [kRing, heads, 16] the row of (I + A)⁻¹
+};
+
+// Rows of one step that belong to one sequence: consecutive rows, consecutive positions.
+struct SequenceRows {
+  int first_row = 0;
+  int rows = 0;
+  int64_t start = 0;  // position of first_row
+  int64_t accepted =
+      0;  // positions below this can no longer be dropped: chunk states up to here may be stored
+};
+
+}  // namespace perigee

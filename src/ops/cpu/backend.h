@@ -1,0 +1,40 @@
+// The plain CPU backend: every stage as a newcomer would write it, and exactly the bits of the identity
+// x86-bf16-v1. One file a block kind; ops/ops.h says what each stage computes and where it rounds.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "ops/ops.h"
+
+namespace perigee::cpu {
+
+class PlainBackend final : public Backend {
+ public:
+  explicit PlainBackend(int threads) : pool_(threads) {}
+  std::string architecture() const override { return "x86-bf16-v1"; }
+
+  void embed(const EmbedArgs&) override;
+  void attn_res_mix(const AttnResMixArgs&) override;
+  void lane_reduce(const LaneReduceArgs&) override;
+  void lm_head(const LmHeadArgs&) override;
+  void sample(const SampleArgs&) override;
+  void kda_project(const KdaProjectArgs&) override;
+  void kda_conv_norm_gate(const KdaConvArgs&) override;
+  void kda_chunk(const KdaChunkArgs&) override;
+  void kda_output(const KdaOutputArgs&) override;
+  void mla_project(const MlaProjectArgs&) override;
+  void index_front(const IndexFrontArgs&) override;
+  void mla_query(const MlaQueryArgs&) override;
+  void index_select(const IndexSelectArgs&) override;
+  void sparse_attend(const AttendArgs&) override;
+  void dense_attend(const AttendArgs&) override;
+  void mla_output(const MlaOutputArgs&) override;
+  void glu_mlp(const GluMlpArgs&) override;
+  void moe_route(const MoeRouteArgs&) override;
+  void moe_experts(const MoeExpertsArgs&) override;
+  void moe_combine(const MoeCombineArgs&) override;
+
+ private:
+  ThreadPool pool_;
+};
+
+}  // namespace perigee::cpu

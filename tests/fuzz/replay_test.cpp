@@ -1,0 +1,85 @@
+// The fuzz property without libFuzzer: the committed corpus, and a fixed number of seeded mutations of it, so
+// that every compiler runs them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "safetensors_check.h"
+
+namespace perigee {
+
+namespace {
+
+std::vector<std::string> corpus() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/fuzz/corpus/safetensors")) {
+    std::ifstream in(entry.path(), std::ios::binary);
+    out.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+  std::sort(out.begin(), out.end());  // directory order is not fixed
+  return out;
+}
+
+std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std::mt19937_64& random) {
+  static const std::string kPieces[] = {"\"dtype\":",
+                                        "\"shape\":[",
+                                        "\"data_offsets\":[0,",
+                                        "9223372036854775807",
+                                        "-1",
+                                        "1e9",
+                                        "\"BF16\"",
+                                        "{}",
+                                        "[]",
+                                        "null",
+                                        "__metadata__",
+                                        "\\u0000",
+                                        ",",
+                                        "}"};
+  for (uint64_t n = 0; n < 1 + random() % 4; ++n) {
+    const size_t at = bytes.empty() ? 0 : random() % bytes.size();
+    switch (random() % 6) {
+      case 0:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes.erase(at, random() % 9);
+        break;
+      case 2:
+        bytes.insert(at, kPieces[random() % std::size(kPieces)]);
+        break;
+      case 3: {  // splice in a stretch of another file
+        const std::string& other = seeds[random() % seeds.size()];
+        bytes.insert(at, other.substr(random() % other.size(), random() % 40));
+        break;
+      }
+      case 4:  // a small change of the header length
+        if (!bytes.empty()) bytes[0] = static_cast<char>(bytes[0] + static_cast<int>(random() % 9) - 4);
+        break;
+      default:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << (random() % 8)));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST(SafetensorsReplay, CorpusAndMutations) {
+  const std::vector<std::string> seeds = corpus();
+  ASSERT_GE(seeds.size(), 3u);
+  for (const std::string& s : seeds) check_safetensors(s.data(), s.size());
+  std::mt19937_64 random(20261130);
+  int accepted = 0;
+  for (int run = 0; run < 50000; ++run) {
+    const std::string bytes = mutate(seeds[random() % seeds.size()], seeds, random);
+    accepted += check_safetensors(bytes.data(), bytes.size());
+  }
+  EXPECT_GT(accepted, 100);
+}
+
+}  // namespace perigee

@@ -1,0 +1,37 @@
+// Runs the property tests. --break-rule=NAME breaks one rule of the numerics contract and runs its minimal
+// case alone, which must then fail.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "ops/break_rule.h"
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::map<perigee::Rule, const char*> minimal = {
+      {perigee::Rule::kRow, "*BatchMates*/k31"},
+      {perigee::Rule::kSegment, "*TokenByToken*/kimi_linear"},
+      {perigee::Rule::kLane, "Lanes.TheTree*"},
+      {perigee::Rule::kKey, "*TokenByToken*/k31"},
+      {perigee::Rule::kPosition, "*AnySplit*/kimi_linear"},
+      {perigee::Rule::kSelection, "Selection.Ties*"},
+      {perigee::Rule::kStoredForm, "*AnySplit*/kimi_k3"},
+      {perigee::Rule::kRandom, "Sampling.*"}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const std::string prefix = "--break-rule=";
+    const auto rule = arg.starts_with(prefix) ? perigee::parse_rule(arg.substr(prefix.size())) : std::nullopt;
+    if (!rule) {
+      std::fprintf(stderr,
+                   "unknown argument '%s'; use "
+                   "--break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
+                   arg.c_str());
+      return 2;
+    }
+    perigee::g_broken_rule = *rule;
+    if (const auto it = minimal.find(*rule); it != minimal.end()) testing::GTEST_FLAG(filter) = it->second;
+  }
+  return RUN_ALL_TESTS();
+}
