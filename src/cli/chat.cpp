@@ -117,8 +117,8 @@ struct Conversation {
 };
 
 int run_chat(const Flags& f) {
+  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
   Runner runner = f.model.load(true);
-  const ChatModel chat(f.model.model);
   Conversation conversation{.flags = f, .runner = runner, .chat = chat, .tools = {}, .messages = {}};
   if (!f.tools.empty()) conversation.tools = read_tools(f.tools);
   if (!f.system.empty()) conversation.messages.push_back({{"role", "system"}, {"content", f.system}});

@@ -60,8 +60,8 @@ Score run_suite(const Flags& f, Runner& runner, const ChatModel& chat, EvalSuite
 
 int run_eval(const Flags& f) {
   std::vector<EvalSuite> suites = load_suites(f.model.model, f.suites);
+  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
   Runner runner = f.model.load(true);
-  const ChatModel chat(f.model.model);
   boost::json::array rows;
   for (EvalSuite& suite : suites) {
     const Score score = run_suite(f, runner, chat, suite);

@@ -55,8 +55,8 @@ void print_text(const ParsedMessage& m) {
 }
 
 int run_generate(const Flags& f) {
+  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
   Runner runner = f.model.load(true);
-  const ChatModel chat(f.model.model);
   boost::json::array messages;
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", f.prompt}});
