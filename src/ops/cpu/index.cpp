@@ -32,7 +32,6 @@ float quantise(IndexKeyFormat format, const float* x, bf16* out) {
 // NaN last.
 uint32_t order_key(bf16 score) {
   if ((score & 0x7FFFu) > 0x7F80u) return 0;
-  if (score == 0x8000u) score = 0;
   return (score & 0x8000u) ? 0x8000u - (score & 0x7FFFu) : 0x8000u + score;
 }
 }  // namespace
