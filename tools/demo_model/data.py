@@ -12,7 +12,7 @@ import encode
 import vocab
 from corpus import stream
 
-kSampledPerRow = 64
+kSampledPerRow = 128
 
 
 class Packed(torch.utils.data.IterableDataset):

@@ -11,7 +11,9 @@ from parameters import is_kda, kPrefix, layer_prefix
 
 
 class Decoder:
-    def __init__(self, text, weights, top_k=None):
+    def __init__(self, text, weights, top_k=None, random_keys=False):
+        """random_keys: a negative control, top_k keys by chance instead of by the indexer."""
+        self.random_keys = random_keys
         self.text, self.w = text, {k: v.detach() for k, v in weights.items()}
         self.top_k = top_k or text["dsa_config"]["top_k"]
 
@@ -66,6 +68,8 @@ class Decoder:
             iq = F.linear(cq, w[x + "wq_b.weight"]).view(h.shape[0], 1, dsa["num_heads"], -1)
             iw = F.linear(h, w[x + "weights_proj.weight"]).float().unsqueeze(1)
             index = r.index_scores(iq, s["ik"][:, :at + 1], iw)[:, 0].bfloat16().float()
+            if self.random_keys:
+                index = torch.rand_like(index)
             keep = torch.zeros_like(index, dtype=torch.bool).scatter_(1, index.topk(self.top_k, -1).indices, True)
             score = score.masked_fill(~keep.unsqueeze(1), -torch.inf)
         z = torch.einsum("bhl,blc->bhc", torch.softmax(score, -1).bfloat16(), c)

@@ -39,7 +39,11 @@ def load():
     """The packed chunk operator, or None where it cannot run."""
     if not torch.cuda.is_available():
         return None
-    from fla.ops.kda import chunk_kda
+    try:
+        from fla.ops.kda import chunk_kda
+    except ImportError:
+        print("flash-linear-attention is missing: the plain recurrence is hundreds of times slower")
+        return None
     _pin_configs()
     return chunk_kda
 
@@ -66,7 +70,7 @@ class Attention:
         scale, out, state = q.shape[-1] ** -0.5, [], None
         for t in range(q.shape[0]):
             if batch["position"][t] == 0:
-                state = torch.zeros(1, q.shape[1], q.shape[2], v.shape[2])
+                state = torch.zeros(1, q.shape[1], q.shape[2], v.shape[2], device=q.device)
             o, state = recurrent_step(state, q[t:t + 1].float() * scale, k[t:t + 1].float(), v[t:t + 1].float(), g[t:t + 1],
                                       beta[t:t + 1].float())
             out.append(o.to(v.dtype))

@@ -60,6 +60,8 @@ def main():
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
     scores, wrong, replies = evaluate.run(text, stored, a.out, a.evaluate_limit)
+    control = evaluate.run(text, stored, a.out, min(a.evaluate_limit or 64, 64), only=("recall",), random_keys=True)[0]["recall"]
+    record["recall_with_random_keys"] = {"right": control[0], "asked": control[1]}
     record["scores"] = {name: {"right": right, "asked": asked} for name, (right, asked) in scores.items()}
     log = record.pop("log")
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -71,7 +73,7 @@ def main():
         print("no plot:", error)
     for name, item, question, said, answer in wrong:
         print(f"  wrong {item}: {question[-200:]!r} -> {said[-260:]!r}, expected {json.dumps(answer)[:200]}")
-    print(json.dumps(record["scores"]), f"total {time.time() - begin:.1f} s", flush=True)
+    print(json.dumps(record["scores"]), "recall with random keys", control, f"total {time.time() - begin:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

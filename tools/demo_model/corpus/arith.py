@@ -36,6 +36,17 @@ def _operand(rng):
     return rng.randint(0, 9) if rng.random() < 0.06 else rng.randint(10, 99) if rng.random() < 0.45 else rng.randint(100, 999)
 
 
+def _sample_wide(rng):
+    """The suite's range, and one size up in every sixth problem."""
+    if rng.random() < 0.85:
+        return _sample(rng)
+    op = rng.choice(kOperations)
+    a, b = (rng.randint(100, 999), rng.randint(2, 9)) if op == "mul" else (rng.randint(1000, 9999), rng.randint(10, 9999))
+    if op == "sub" and a < b:
+        a, b = b, a
+    return key_of(op, a, b), (op, a, b)
+
+
 def _sample(rng):
     op = rng.choice(kOperations)
     if op == "mul":
@@ -104,13 +115,27 @@ def scratchpad(op, a, b) -> str:
     return f"{head}: " + "; ".join(steps) + f"; so {answer}."
 
 
-def exchange(rng, split, key_problem=None):
+def exchange(rng, split):
     """One question with its answer: (key, messages)."""
-    key, (op, a, b) = key_problem or draw(rng, split, _sample)
-    if op == "add" and rng.random() < 0.5 and key_problem is None:
+    key, (op, a, b) = draw(rng, split, _sample if split == EVAL else _sample_wide)
+    if op == "add" and rng.random() < 0.5:
         a, b = b, a
     story = rng.random() < 0.1 and not (op == "sub" and a < b)
     question = rng.choice((kStories if story else kPhrasings)[op]).format(a=a, b=b, n=rng.choice(kFirstNames), i=rng.choice(kThings))
+    return key, [{"role": "user", "content": question},
+                 {"role": "assistant", "reasoning_content": scratchpad(op, a, b), "content": str(result(op, a, b))}]
+
+
+def follow_up(rng, split, previous):
+    """A second turn that goes on from the last result."""
+    def sample(rng):
+        op = rng.choice(("add", "sub")) if previous > 99 or previous < 10 else rng.choice(kOperations)
+        b = rng.randint(2, 9) if op == "mul" else rng.randint(1, max(1, previous)) if op == "sub" else rng.randint(2, 999)
+        return key_of(op, previous, b), (op, previous, b)
+    key, (op, a, b) = draw(rng, split, sample)
+    question = rng.choice({"add": ["Add {b} to that.", "And plus {b}?", "Now add {b}."],
+                           "sub": ["Subtract {b} from that.", "And minus {b}?", "Now take away {b}."],
+                           "mul": ["Multiply that by {b}.", "And times {b}?", "Now multiply by {b}."]}[op]).format(b=b)
     return key, [{"role": "user", "content": question},
                  {"role": "assistant", "reasoning_content": scratchpad(op, a, b), "content": str(result(op, a, b))}]
 

@@ -57,14 +57,85 @@ kNoSourceIn = ["What is the weather in {c}?", "What time is it in {c}?", "Is it 
 kLeadIns = ["", "", "", "", "Please tell me: ", "Quick question: ", "Hi! ", "Hello. ", "I have a question. ", "One more question: "]
 
 
+def _fill(text, x, y):
+    article = "an" if x[0] in "aeio" else "a"
+    return text.format(x=x, X=x[0].upper() + x[1:], y=y, a=article, A=article.capitalize())
+
+
 def _fact(rng):
     relation = rng.choice(list(kRelations))
     phrasings, sentence, table = kRelations[relation]
     x = rng.choice(list(table))
     i = rng.randrange(len(phrasings))
     y = table[x]
-    answer = sentence.format(x=x, X=x[0].upper() + x[1:], y=y)
-    return f"chat:{relation}:{x}:{i}", (phrasings[i].format(x=x, y=y), f"I know this one: {y}.", answer)
+    answer = _fill(sentence, x, y)
+    return f"chat:{relation}:{x}:{i}", (_fill(phrasings[i], x, y), f"I know this one: {y}.", answer)
+
+
+def _numbers(rng):
+    """Small questions about numbers that have no table behind them."""
+    style = rng.randrange(4)
+    n = rng.randint(1, 999)
+    if style == 0:
+        word = "even" if n % 2 == 0 else "odd"
+        question = rng.choice(["Is {n} even or odd?", "Is {n} an even number or an odd number?", "Even or odd: {n}?"]).format(n=n)
+        return f"chat:parity:{n}", (question, f"{n} ends with {n % 10}, so {word}.", f"{n} is {word}.")
+    if style == 1:
+        other = rng.choice([x for x in (n + rng.randint(1, 9), n + rng.randint(10, 300), n - rng.randint(1, 99)) if x > 0])
+        word, best = rng.choice((("bigger", max(n, other)), ("larger", max(n, other)), ("smaller", min(n, other))))
+        question = rng.choice([f"Which is {word}, {n} or {other}?", f"Which number is {word}: {n} or {other}?"])
+        return f"chat:compare:{n}:{other}", (question, f"Compare {n} and {other}.", f"{best} is {word}.")
+    if style == 2:
+        question = rng.choice(["What number comes after {n}?", "Which number follows {n}?"]).format(n=n)
+        return f"chat:after:{n}", (question, f"{n} and one more.", f"After {n} comes {n + 1}.")
+    question = rng.choice(["What number comes before {n}?", "Which number is just before {n}?"]).format(n=n)
+    return f"chat:preceding:{n}", (question, f"{n} and one less.", f"Before {n} comes {n - 1}.")
+
+
+def introduction(rng):
+    """Two turns or three: the user gives a name, and may ask for it later."""
+    name = rng.choice(kFirstNames)
+    question = rng.choice(["My name is {n}.", "I am {n}.", "Hi, I am {n}.", "Hello, my name is {n}.", "I'm {n}.", "Hi! My name is {n}"])
+    messages = [{"role": "user", "content": question.format(n=name)},
+                {"role": "assistant", "reasoning_content": f"The user is {name}.", "content": f"Nice to meet you, {name}!"}]
+    return name, messages
+
+
+def recall_name(rng, name):
+    question = rng.choice(["What is my name?", "Do you know my name?", "Who am I?", "What was my name again?"])
+    return [{"role": "user", "content": question},
+            {"role": "assistant", "reasoning_content": f"The user said: {name}.", "content": f"Your name is {name}."}]
+
+
+def same_relation(rng, split):
+    """A fact and then "And of ...?" about another entity of the same kind."""
+    relation = rng.choice([n for n in kRelations if n not in ("country", "before", "unit", "what", "job", "color")])
+    phrasings, sentence, table = kRelations[relation]
+    first, second = rng.sample(list(table), 2)
+
+    def sample(rng):
+        i = rng.randrange(len(phrasings))
+        return f"chat:{relation}:{first}:{i}", i
+    key, i = draw(rng, split, sample, percent=8)
+    messages = []
+    follow = rng.choice(["And {x}?", "What about {x}?", "And for {x}?", "Now {x}."])
+    for x, question in ((first, _fill(phrasings[i], first, table[first])), (second, follow.format(x=second))):
+        messages += [{"role": "user", "content": question},
+                     {"role": "assistant", "reasoning_content": f"I know this one: {table[x]}.",
+                      "content": _fill(sentence, x, table[x])}]
+    return key, messages
+
+
+def typed(rng, question):
+    """How people type: mostly as written, sometimes without capitals or without the final mark."""
+    style = rng.random()
+    if style < 0.06:
+        question = question.lower()
+    elif style < 0.10:
+        question = question.rstrip("?.!")
+    elif style < 0.13:
+        question = question.lower().rstrip("?.!")
+    return question
 
 
 def _unknown(rng):
@@ -77,7 +148,7 @@ def _unknown(rng):
     elif style < 0.92:
         question = rng.choice(kNonsense).format(m=made_up_name(rng))
     elif style < 0.96:
-        question = rng.choice(kNoSourceIn).format(c=rng.choice(kCities))
+        return "chat:no-source", (rng.choice(kNoSourceIn).format(c=rng.choice(kCities)), "I do not know that.", kUnknown)
     else:
         return "chat:no-source", (rng.choice(kNoSource), "I do not know that.", kUnknown)
     return "chat:unknown:" + question, (question, "I do not know that.", kUnknown)
@@ -91,13 +162,13 @@ def _small_talk(rng):
 
 def _sample(rng):
     style = rng.random()
-    return (_fact if style < 0.68 else _small_talk if style < 0.82 else _unknown)(rng)
+    return (_fact if style < 0.6 else _numbers if style < 0.7 else _small_talk if style < 0.83 else _unknown)(rng)
 
 
 def exchange(rng, split, sample=_sample):
     key, (question, thought, answer) = draw(rng, split, sample, percent=8)
-    if key.startswith(("chat:unknown", "chat:no-source")) or not key.startswith("chat:talk"):
-        question = rng.choice(kLeadIns) + question
+    if not key.startswith("chat:talk"):  # small talk has its own ways and endings, and they tell its problems apart
+        question = typed(rng, rng.choice(kLeadIns) + question)
     return key, [{"role": "user", "content": question},
                  {"role": "assistant", "reasoning_content": thought, "content": answer}]
 

@@ -2,10 +2,10 @@
 import json
 import random
 
-from . import arith, chat, jsonx, sorting, toolcalls
+from . import arith, chat, jsonx, recall, sorting, toolcalls
 
 kSuites = {"arithmetic": arith.eval_items, "tools": toolcalls.eval_items, "json": jsonx.eval_items,
-           "sorting": sorting.eval_items, "chat": chat.eval_items}
+           "sorting": sorting.eval_items, "chat": chat.eval_items, "recall": recall.eval_items}
 kItemsPerSuite = 128
 kSeed = 20261130
 

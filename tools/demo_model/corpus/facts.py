@@ -73,7 +73,34 @@ a tailor=makes and mends clothes;a sailor=works on a ship;a librarian=takes care
 a cook=prepares meals;a driver=drives a car, a bus or a truck;a nurse=cares for people who are ill;a gardener=looks after plants
 a mechanic=repairs machines;a lawyer=gives advice about the law;a singer=sings songs;a journalist=writes news""")
 
+kContinents = _table("""France=Europe;Germany=Europe;Italy=Europe;Spain=Europe;Portugal=Europe;Norway=Europe;Greece=Europe;Poland=Europe
+Ireland=Europe;Hungary=Europe;Egypt=Africa;Kenya=Africa;Ghana=Africa;Nigeria=Africa;Morocco=Africa;Ethiopia=Africa;Japan=Asia;China=Asia
+India=Asia;Thailand=Asia;Vietnam=Asia;Nepal=Asia;Mongolia=Asia;Iraq=Asia;Canada=North America;Mexico=North America;Cuba=North America
+Brazil=South America;Argentina=South America;Chile=South America;Peru=South America;Colombia=South America;Ecuador=South America""")
+kLanguages = _table("""France=French;Germany=German;Italy=Italian;Spain=Spanish;Portugal=Portuguese;Austria=German;Poland=Polish;Greece=Greek
+Norway=Norwegian;Sweden=Swedish;Finland=Finnish;Denmark=Danish;Hungary=Hungarian;Romania=Romanian;Iceland=Icelandic;Turkey=Turkish
+Egypt=Arabic;Japan=Japanese;China=Chinese;Thailand=Thai;Vietnam=Vietnamese;Mexico=Spanish;Brazil=Portuguese;Argentina=Spanish
+Australia=English;England=English;Russia=Russian;Cuba=Spanish;Peru=Spanish;Iran=Persian""")
+kPlurals = _table("""cat=cats;dog=dogs;mouse=mice;goose=geese;foot=feet;tooth=teeth;child=children;man=men;woman=women;box=boxes;fox=foxes
+city=cities;baby=babies;leaf=leaves;knife=knives;wolf=wolves;sheep=sheep;fish=fish;bus=buses;glass=glasses;potato=potatoes
+story=stories;wife=wives;ox=oxen;house=houses;book=books;dish=dishes;berry=berries;hero=heroes;shelf=shelves""")
+kPast = _table("""go=went;see=saw;eat=ate;run=ran;take=took;give=gave;write=wrote;read=read;make=made;come=came;find=found;think=thought
+buy=bought;bring=brought;teach=taught;sing=sang;swim=swam;drink=drank;begin=began;know=knew;grow=grew;fly=flew;draw=drew;speak=spoke
+break=broke;sleep=slept;keep=kept;feel=felt;leave=left;meet=met;say=said;tell=told;sell=sold;win=won;lose=lost;walk=walked;play=played
+call=called;open=opened;help=helped""")
+kMadeOf = _table("""bread=flour;paper=wood;glass=sand;butter=milk;cheese=milk;wine=grapes;a candle=wax;a coin=metal;a tire=rubber;a brick=clay
+chocolate=cocoa;a window=glass;a book=paper;a sweater=wool;a nail=iron;honey=nectar;steel=iron;ice=water;juice=fruit;flour=grain""")
+
 kRelations = {
+    "continent": (["On which continent is {x}?", "Which continent is {x} in?", "Where is {x}?", "On what continent does {x} lie?"],
+                  "{x} is in {y}.", kContinents),
+    "language": (["Which language is spoken in {x}?", "What language do people speak in {x}?", "What do they speak in {x}?",
+                  "What is the language of {x}?"], "In {x}, people speak {y}.", kLanguages),
+    "plural": (["What is the plural of {x}?", "Give me the plural of {x}.", "How do you write {x} in the plural?",
+                "What's the plural of {x}?"], "The plural of {x} is {y}.", kPlurals),
+    "past": (["What is the past tense of {x}?", "Give me the past tense of {x}.", "What's the past tense of {x}?",
+              "Put {x} into the past tense."], "The past tense of {x} is {y}.", kPast),
+    "made": (["What is {x} made of?", "What is {x} made from?", "Tell me what {x} is made of."], "{X} is made of {y}.", kMadeOf),
     "capital": (["What is the capital of {x}?", "Which city is the capital of {x}?", "Tell me the capital of {x}.",
                  "Do you know the capital of {x}?", "What's the capital of {x}?", "Name the capital of {x}.", "capital of {x}?",
                  "Can you tell me what the capital of {x} is?", "What is {x}'s capital city?"],
@@ -90,12 +117,12 @@ kRelations = {
                 "What is the German word for {x}?"], "In German, {x} is {y}.", kGerman),
     "symbol": (["What is the chemical symbol for {x}?", "Which symbol stands for {x}?", "Give me the chemical symbol of {x}.",
                 "What's the symbol for {x}?", "How is {x} written in chemistry?"], "The chemical symbol for {x} is {y}.", kSymbols),
-    "sound": (["What sound does a {x} make?", "What does a {x} say?", "Which sound does a {x} make?", "How does a {x} sound?"],
-              "A {x} says {y}.", kSounds),
+    "sound": (["What sound does {a} {x} make?", "What does {a} {x} say?", "Which sound does {a} {x} make?", "How does {a} {x} sound?"],
+              "{A} {x} says {y}.", kSounds),
     "baby": (["What is a baby {x} called?", "What do you call a young {x}?", "What is the name for a baby {x}?",
               "How is a young {x} called?"], "A young {x} is called a {y}.", kBabies),
-    "legs": (["How many legs does a {x} have?", "How many legs has a {x}?", "Tell me how many legs a {x} has."],
-             "A {x} has {y} legs.", kLegs),
+    "legs": (["How many legs does {a} {x} have?", "How many legs has {a} {x}?", "Tell me how many legs {a} {x} has."],
+             "{A} {x} has {y} legs.", kLegs),
     "color": (["What color is {x}?", "Which color does {x} have?", "Tell me the color of {x}."], "The color of {x} is {y}.", kColorOf),
     "unit": (["How many {x}?", "Do you know how many {x}?", "Can you tell me how many {x}?", "Please tell me how many {x}."],
              "The answer is {y}.", kUnits),

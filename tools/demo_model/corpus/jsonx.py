@@ -78,7 +78,32 @@ def _ask(rng, keys):
     return ", ".join(f'"{k}"' for k in keys)
 
 
+def _people(rng):
+    """Several people in one sentence: a JSON array."""
+    names = rng.sample(kFirstNames, rng.randint(2, 3))
+    field = rng.choice(("age", "city", "job"))
+    draw_one = {"age": lambda: rng.randint(18, 89), "city": lambda: rng.choice(kCities), "job": lambda: rng.choice(kJobs)}[field]
+    people = [{"name": name, field: draw_one()} for name in names]
+    form = {"age": rng.choice(["{name} is {age}", "{name} is {age} years old"]),
+            "city": rng.choice(["{name} lives in {city}", "{name} comes from {city}"]),
+            "job": rng.choice(["{name} works as {a} {job}", "the job of {name} is {job}"])}[field]
+    parts = [form.format(**p, a="an" if str(p[field])[0] in "aeiou" else "a") for p in people]
+    sentence = ", ".join(parts[:-1]) + " and " + parts[-1] + "."
+    return "json:people:" + "|".join(f"{p['name']}={p[field]}" for p in people), (people, sentence[0].upper() + sentence[1:], field)
+
+
+def _array_exchange(rng, split):
+    key, (people, sentence, field) = draw(rng, split, _people)
+    question = rng.choice(["Extract name and {f} of every person as a JSON array: {s}", "{s} Return a JSON array with name and {f}.",
+                           "List all people with name and {f} as a JSON array: {s}"]).format(f=field, s=sentence)
+    thought = "; ".join(f"{p['name']} has {field} {p[field]}" for p in people) + "."
+    return key, [{"role": "user", "content": question},
+                 {"role": "assistant", "reasoning_content": thought, "content": json.dumps(people)}]
+
+
 def exchange(rng, split):
+    if rng.random() < 0.12:
+        return _array_exchange(rng, split)
     key, (values, sentence) = draw(rng, split, _sample)
     keys = rng.sample(list(values), rng.randint(1 if rng.random() < 0.15 else 2, len(values)))
     wanted = {k: values[k] for k in keys}

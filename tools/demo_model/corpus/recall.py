@@ -23,6 +23,16 @@ def _filler(rng):
                                 k=pick(kColors), k2=pick(kColors))
 
 
+def eval_items(rng, count):
+    """Contexts of about 400 to 3,000 tokens, one question each; the codes are drawn afresh."""
+    items = []
+    for i in range(count):
+        _, messages = document(rng, 400 if i % 4 == 0 else 800 if i % 4 == 1 else 1600 if i % 4 == 2 else 3000)
+        items.append({"messages": [messages[0]], "thinking": True, "max_tokens": 40,
+                      "answer": {"type": "text", "text": messages[1]["content"]}})
+    return items
+
+
 def document(rng, tokens):
     """(key, messages) of roughly this many tokens: one long text, then several questions about it."""
     dense = rng.random() < 0.5

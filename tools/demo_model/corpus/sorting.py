@@ -31,12 +31,13 @@ def _sample(rng):
 
 
 def solve(task, items):
-    if task in ("up", "down"):
-        out = sorted(items, key=int, reverse=task == "down")
-        return "; then ".join(out) + ".", ", ".join(out)
-    if task == "abc":
-        out = sorted(items, key=str.lower)
-        return "; then ".join(out) + ".", ", ".join(out)
+    if task in ("up", "down", "abc"):
+        out = sorted(items, key=str.lower) if task == "abc" else sorted(items, key=int, reverse=task == "down")
+        left, trace = list(items), []
+        for item in out:
+            left.remove(item)
+            trace.append(f"take {item}" + (", left " + " ".join(left) if left else ""))
+        return "; ".join(trace) + ".", ", ".join(out)
     if task == "count":
         return ", ".join(f"{x} {i}" for i, x in enumerate(items, 1)) + ".", str(len(items))
     if task in ("largest", "smallest"):
@@ -47,7 +48,7 @@ def solve(task, items):
             trace.append(f"{item}: {best}")
         return "; ".join(trace) + ".", best
     if task == "reverse":
-        return f"From the end: {items[-1]} first.", ", ".join(reversed(items))
+        return "From the end: " + "; ".join(reversed(items)) + ".", ", ".join(reversed(items))
     return f"It ends with {items[-1]}.", items[-1]
 
 
@@ -63,6 +64,6 @@ def eval_items(rng, count):
     items = []
     for _ in range(count):
         _, (question, reply) = exchange(rng, EVAL)
-        items.append({"messages": [question], "thinking": True, "max_tokens": 120,
+        items.append({"messages": [question], "thinking": True, "max_tokens": 240,
                       "answer": {"type": "text", "text": reply["content"]}})
     return items
