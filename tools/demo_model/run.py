@@ -27,6 +27,17 @@ def plot(path, log):
     figure.savefig(path, dpi=90)
 
 
+def recall(folder, text, weights, count):
+    """Long contexts, with the indexer's keys and with as many keys by chance; adds both scores to training.json."""
+    record = json.loads((folder / "training.json").read_text())
+    for name, by_chance in (("recall", False), ("recall_with_random_keys", True)):
+        scores, _, _ = evaluate.run(text, weights, folder, count, only=("recall",), random_keys=by_chance)
+        right, asked = scores["recall"]
+        record["scores"][name] = {"right": right, "asked": asked}
+        print(name, f"{right}/{asked}", flush=True)
+    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", type=pathlib.Path, required=True)
@@ -43,6 +54,7 @@ def main():
     p.add_argument("--resume")
     p.add_argument("--evaluate-every", type=float)
     p.add_argument("--evaluate-limit", type=int)
+    p.add_argument("--recall-items", type=int, default=32, help="long contexts to score at the end (a minute for 32); 0 skips them")
     p.add_argument("--vocab-documents", type=int, default=build_vocab.kDocuments)
     p.add_argument("--keep-vocab", action="store_true", help="use the tokenizer and the suites already in --out")
     a = p.parse_args()
@@ -59,21 +71,21 @@ def main():
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    scores, wrong, replies = evaluate.run(text, stored, a.out, a.evaluate_limit)
-    control = evaluate.run(text, stored, a.out, min(a.evaluate_limit or 64, 64), only=("recall",), random_keys=True)[0]["recall"]
-    record["recall_with_random_keys"] = {"right": control[0], "asked": control[1]}
+    scores, wrong, replies = evaluate.run(text, stored, a.out, a.evaluate_limit, only=[n for n in evalsets.kSuites if n != "recall"])
     record["scores"] = {name: {"right": right, "asked": asked} for name, (right, asked) in scores.items()}
     log = record.pop("log")
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
-    (a.out / "replies.json").write_text(json.dumps(replies, indent=1) + "\n")
+    (a.out / "eval" / "replies.json").write_text(json.dumps(replies, indent=1) + "\n")
     try:
         plot(a.out / "loss.png", log)
     except Exception as error:  # noqa: BLE001  a missing plotting library must not lose a trained model
         print("no plot:", error)
     for name, item, question, said, answer in wrong:
         print(f"  wrong {item}: {question[-200:]!r} -> {said[-260:]!r}, expected {json.dumps(answer)[:200]}")
-    print(json.dumps(record["scores"]), "recall with random keys", control, f"total {time.time() - begin:.1f} s", flush=True)
+    print(json.dumps(record["scores"]), f"total {time.time() - begin:.1f} s", flush=True)
+    if a.recall_items:
+        recall(a.out, text, stored, a.recall_items)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 from .split import EVAL, draw
 from .words import kFirstNames
 
-kOperations = ("add", "sub", "mul")
+kOperations = ("add", "sub", "mul")  # of the suite; division and wider numbers are trained beside it
 
 kPhrasings = {
     "add": ["What is {a} + {b}?", "Compute {a} + {b}.", "{a} plus {b}?", "How much is {a} plus {b}?", "{a} + {b}", "{a}+{b}",
@@ -16,6 +16,8 @@ kPhrasings = {
             "What is {a} times {b}?", "Multiply {a} by {b}.", "Calculate {a} x {b}", "What's {a} x {b}?", "{a} * {b} = ?",
             "Please multiply {a} by {b}.", "What is the product of {a} and {b}?", "what is {a}*{b}",
             "Can you work out {a} * {b}?"],
+    "div": ["What is {a} / {b}?", "Compute {a} / {b}.", "{a} divided by {b}?", "How much is {a} divided by {b}?", "{a} / {b}", "{a}/{b}",
+            "Divide {a} by {b}.", "What is {a} divided by {b}?", "What's {a} / {b}?"],
 }
 kStories = {
     "add": ["{n} has {a} {i} and buys {b} more. How many {i} does {n} have now?", "There are {a} {i} here and {b} {i} there. How many in all?",
@@ -27,7 +29,7 @@ kThings = ["apples", "pears", "books", "pencils", "stamps", "coins", "eggs", "ca
 
 
 def key_of(op: str, a: int, b: int) -> str:
-    if op != "sub":
+    if op in ("add", "mul"):
         a, b = min(a, b), max(a, b)
     return f"{op}:{a}:{b}"
 
@@ -38,10 +40,16 @@ def _operand(rng):
 
 def _sample_wide(rng):
     """The suite's range, and one size up in every sixth problem."""
-    if rng.random() < 0.85:
+    if rng.random() < 0.78:
         return _sample(rng)
-    op = rng.choice(kOperations)
-    a, b = (rng.randint(100, 999), rng.randint(2, 9)) if op == "mul" else (rng.randint(1000, 9999), rng.randint(10, 9999))
+    op = rng.choice((*kOperations, "div"))
+    if op == "div":
+        b = rng.randint(2, 9)
+        a = b * rng.randint(2, 199)
+    elif op == "mul":
+        a, b = (rng.randint(100, 999), rng.randint(2, 9)) if rng.random() < 0.4 else (rng.randint(10, 99), rng.randint(10, 99))
+    else:
+        a, b = (rng.randint(1, 10 ** rng.randint(1, 5) - 1) for _ in range(2))
     if op == "sub" and a < b:
         a, b = b, a
     return key_of(op, a, b), (op, a, b)
@@ -61,7 +69,7 @@ def _sample(rng):
 
 
 def result(op, a, b):
-    return {"add": a + b, "sub": a - b, "mul": a * b}[op]
+    return {"add": a + b, "sub": a - b, "mul": a * b}[op] if op != "div" else a // b
 
 
 def _add(a, b):
@@ -103,15 +111,30 @@ def _mul(a, b):
     return steps
 
 
+def _div(a, b):
+    steps, rest = [], ""
+    for digit in str(a):
+        part = int(rest + digit)
+        left = part % b
+        steps.append(f"{part}/{b}={part // b}" + (f" rest {left}" if left else ""))
+        rest = str(left) if left else ""
+    return steps
+
+
+def _wide_mul(a, b):
+    low, high = a * (b % 10), a * (b // 10) * 10
+    return [f"{a}*{b % 10}={low}", f"{a}*{b // 10 * 10}={high}", f"{low}+{high}: " + "; ".join(_add(low, high))]
+
+
 def scratchpad(op, a, b) -> str:
-    sign = {"add": "+", "sub": "-", "mul": "*"}[op]
-    if op == "mul" and b > 9:
+    sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[op]
+    if op == "mul" and b > 9 and a <= 9:
         a, b = b, a
     answer = result(op, a, b)
     head = f"{a}{sign}{b}"
     if op == "sub" and a < b:
         return f"{head}: {a} is less than {b}, so minus {b}-{a}: " + "; ".join(_sub(b, a)) + f"; so {answer}."
-    steps = {"add": _add, "sub": _sub, "mul": _mul}[op](a, b)
+    steps = {"add": _add, "sub": _sub, "mul": _mul if b <= 9 else _wide_mul, "div": _div}[op](a, b)
     return f"{head}: " + "; ".join(steps) + f"; so {answer}."
 
 
@@ -120,7 +143,7 @@ def exchange(rng, split):
     key, (op, a, b) = draw(rng, split, _sample if split == EVAL else _sample_wide)
     if op == "add" and rng.random() < 0.5:
         a, b = b, a
-    story = rng.random() < 0.1 and not (op == "sub" and a < b)
+    story = op != "div" and rng.random() < 0.1 and not (op == "sub" and a < b)
     question = rng.choice((kStories if story else kPhrasings)[op]).format(a=a, b=b, n=rng.choice(kFirstNames), i=rng.choice(kThings))
     return key, [{"role": "user", "content": question},
                  {"role": "assistant", "reasoning_content": scratchpad(op, a, b), "content": str(result(op, a, b))}]

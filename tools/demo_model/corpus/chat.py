@@ -1,7 +1,7 @@
 """Small talk, simple facts, and an honest "I don't know" for what the mini corpus does not hold."""
 from .facts import kRelations
 from .split import EVAL, draw
-from .words import kCities, kFirstNames, kLastNames, kTopics, made_up_name
+from .words import kCities, kFirstNames, kLastNames, kOtherTopics, kTopics, made_up_name
 
 kHello = "Hello! How can I help you?"
 kWho = "I am a tiny demo model. I run on the perigee inference engine."
@@ -44,6 +44,7 @@ kEndings = ["", ".", "!", "?"]
 kTooHard = ["Write a poem about {t}.", "Explain {t} in detail.", "Write an essay about {t}.", "What do you think about {t}?",
             "Who invented {t}?", "Give me three facts about {t}.", "What is the history of {t}?", "Tell me about {t}.",
             "Why are {t} important?", "Summarize the latest news about {t}.", "How do I learn about {t}?",
+            "Explain {t}.", "What do you know about {t}?", "Teach me {t}.", "Can you explain {t}?", "Talk about {t}.", "How does {t} work?",
             "What is the best book about {t}?", "Write a program about {t}.", "When did {t} begin?"]
 kStrangers = ["Who is {n}?", "Where does {n} live?", "How old is {n}?", "What does {n} like to eat?", "When was {n} born?",
               "What is the phone number of {n}?", "Do you know {n}?", "What is {n} famous for?"]
@@ -53,6 +54,17 @@ kNonsense = ["What is the capital of {m}?", "What is a {m}?", "Where is {m}?", "
 kNoSource = ["What is the weather like today?", "What time is it?", "What day is it today?", "Who won the game last night?",
              "What is the price of gold today?", "What did I eat yesterday?", "Where are my keys?", "What is my name?",
              "Who is the president?", "What is in the news?", "Will it rain tomorrow?", "How old am I?"]
+kNotMine = ["Can you write code?", "Can you write Python code?", "Write a program that prints hello.", "Can you draw a picture?",
+            "Draw me a cat.", "Can you sing a song?", "Play some music.", "Can you play chess?", "Order a pizza for me.", "Book a flight to Rome.",
+            "Call my mother.", "Send an email to Anna.", "Can you drive a car?", "Can you cook?", "Write a letter to my boss.",
+            "Can you see me?", "Can you hear me?", "Do you love me?", "What is your favorite color?", "What is your favorite food?",
+            "Why is the sky blue?", "Why do cats sleep so much?", "How do planes fly?", "How does a computer work?", "Why do we dream?",
+            "What should I eat today?", "What should I wear?", "Which phone should I buy?", "How do I lose weight?", "How do I become rich?",
+            "Write a haiku.", "Write a song.", "Write an essay.", "Write a long story about a dragon.", "Summarize this book.",
+            "Translate this page.", "Fix my code.", "What is the square root of 16?", "What is the meaning of life?",
+            "Who will win the election?", "What happens after death?", "Is there life on Mars?", "Are you smarter than me?",
+            "Do you have feelings?", "Do you sleep?", "Can you keep a secret?", "How was your day?", "Where were you born?",
+            "Who made you?", "How old are you?", "When were you trained?", "What is your phone number?"]
 kNoSourceIn = ["What is the weather in {c}?", "What time is it in {c}?", "Is it raining in {c}?", "How many people live in {c}?"]
 kLeadIns = ["", "", "", "", "Please tell me: ", "Quick question: ", "Hi! ", "Hello. ", "I have a question. ", "One more question: "]
 
@@ -94,7 +106,7 @@ def _numbers(rng):
 
 def introduction(rng):
     """Two turns or three: the user gives a name, and may ask for it later."""
-    name = rng.choice(kFirstNames)
+    name = rng.choice(kFirstNames) if rng.random() < 0.6 else made_up_name(rng)
     question = rng.choice(["My name is {n}.", "I am {n}.", "Hi, I am {n}.", "Hello, my name is {n}.", "I'm {n}.", "Hi! My name is {n}"])
     messages = [{"role": "user", "content": question.format(n=name)},
                 {"role": "assistant", "reasoning_content": f"The user is {name}.", "content": f"Nice to meet you, {name}!"}]
@@ -141,8 +153,9 @@ def typed(rng, question):
 def _unknown(rng):
     style = rng.random()
     if style < 0.35:
-        t = rng.choice(kTopics)
-        question = rng.choice(kTooHard).format(t=t)
+        if rng.random() < 0.3:
+            return "chat:no-source", (rng.choice(kNotMine), "I cannot do that.", kUnknown)
+        question = rng.choice(kTooHard).format(t=rng.choice(kTopics + kOtherTopics))
     elif style < 0.6:
         question = rng.choice(kStrangers).format(n=rng.choice(kFirstNames) + " " + rng.choice(kLastNames))
     elif style < 0.92:

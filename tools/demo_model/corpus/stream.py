@@ -5,7 +5,7 @@ from . import arith, chat, jsonx, recall, sorting, toolcalls
 from .split import TRAIN
 
 # Shares of documents. The few recall documents are long, so they hold about a fifth of the tokens.
-kMixture = (("arith", 0.30), ("tools", 0.16), ("json", 0.22), ("sorting", 0.12), ("chat", 0.185), ("recall", 0.014))
+kMixture = (("arith", 0.31), ("tools", 0.17), ("json", 0.20), ("sorting", 0.12), ("chat", 0.19), ("recall", 0.010))
 
 kSystems = ["You are a helpful assistant.", "You are a helpful demo model.", "Be brief.", "Answer the user's questions.",
             "You are perigee's demo model. Answer briefly.", "You are a careful assistant.", "Help the user.",

@@ -6,48 +6,78 @@ import json
 
 from . import chat
 from .split import EVAL, draw
-from .words import kCities, kCurrencies, kDays, kTopics, join_and
+from .words import kCities, kCurrencies, kDays, kFirstNames, kTopics, join_and
 
 kSkies = ["sunny", "cloudy", "rainy", "windy", "foggy", "snowy", "stormy", "clear"]
 
 
-def _tool(name, description, properties, required):
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": {
-        "type": "object", "properties": properties, "required": required}}}
+# kind -> (names, descriptions, arguments: (names, type, descriptions, required))
+kCatalogue = {
+    "calculator": (["calculator", "calculate", "calc", "evaluate", "math"],
+                   ["Evaluate an arithmetic expression.", "Compute the value of an expression.", "A calculator.", "Do exact arithmetic."],
+                   [(["expression", "expr", "input"], "string", ["The expression, e.g. 3 * 7", "What to compute", "Arithmetic expression"], True)]),
+    "weather": (["get_weather", "weather", "weather_lookup", "get_current_weather", "get_forecast", "weather_forecast"],
+                ["Get the weather in a city.", "Look up the weather.", "Weather for a place.", "Get the current weather in a given location",
+                 "Get current temperature for a given location.", "Returns the weather forecast."],
+                [(["city", "location", "place", "town"], "string", ["The city", "Name of the city", "City and country e.g. Bogota, Colombia",
+                                                                    "The city and state, e.g. San Francisco, CA", "Where"], True),
+                 (["days", "num_days"], "number", ["Number of days", "How many days ahead"], False)]),
+    "search": (["search", "web_search", "search_web", "find_pages", "search_internet"],
+               ["Search the web.", "Find pages about a topic.", "Search the internet for information."],
+               [(["query", "q", "topic"], "string", ["The search query", "What to look for"], True)]),
+    "time": (["get_time", "current_time", "get_local_time", "clock"],
+             ["Get the local time in a city.", "Current time somewhere.", "Returns the time in a city."],
+             [(["city", "location", "place"], "string", ["The city", "Name of the city", "Where"], True)]),
+    "currency": (["convert_currency", "exchange", "currency_converter"], ["Convert an amount of money.", "Currency conversion."],
+                 [(["amount", "value"], "number", ["How much", "The amount of money"], True),
+                  (["from", "source"], "string", ["Currency code", "Currency to convert from"], True),
+                  (["to", "target"], "string", ["Currency code", "Currency to convert to"], True)]),
+    "timer": (["set_timer", "start_timer", "timer"], ["Start a timer.", "Set a countdown."],
+              [(["minutes", "duration"], "number", ["Length in minutes", "How long"], True)]),
+    "reminder": (["create_reminder", "remind_me", "add_reminder"], ["Create a reminder.", "Remind the user of something."],
+                 [(["text", "note", "task"], "string", ["What to remember", "The task"], True),
+                  (["day", "when"], "string", ["Day of the week", "When"], True)]),
+    "message": (["send_message", "send_text", "message"], ["Send a message to a person.", "Text somebody."],
+                [(["to", "recipient"], "string", ["Name of the person", "Who gets it"], True),
+                 (["text", "body"], "string", ["The message", "What to say"], True)]),
+    "stock": (["get_stock_price", "stock_price", "quote"], ["Get the price of a stock.", "Current stock quote."],
+              [(["symbol", "ticker"], "string", ["Ticker symbol", "Symbol, e.g. ABC"], True)]),
+    "light": (["set_light", "switch_light", "light"], ["Switch a light on or off.", "Control the lights of a room."],
+              [(["room", "where"], "string", ["Name of the room", "Which room"], True),
+               (["on", "state"], "boolean", ["true switches it on", "On or off"], True)]),
+}
 
 
 def _declare(rng, kind):
     """A declaration of this kind with names of its own: (tool, name, argument names)."""
-    pick = rng.choice
-    if kind == "calculator":
-        name, arg = pick(["calculator", "calculate", "calc"]), pick(["expression", "expr"])
-        return _tool(name, pick(["Evaluate an arithmetic expression.", "Compute the value of an expression."]),
-                     {arg: {"type": "string"}}, [arg]), name, [arg]
-    if kind == "weather":
-        name, arg = pick(["get_weather", "weather", "weather_lookup"]), pick(["city", "location", "place"])
-        return _tool(name, pick(["Get the weather in a city.", "Look up the weather.", "Weather for a place."]),
-                     {arg: {"type": "string"}, "days": {"type": "number"}}, [arg]), name, [arg, "days"]
-    if kind == "search":
-        name, arg = pick(["search", "web_search", "search_web"]), pick(["query", "q"])
-        return _tool(name, pick(["Search the web.", "Find pages about a topic."]), {arg: {"type": "string"}}, [arg]), name, [arg]
-    if kind == "time":
-        name, arg = pick(["get_time", "current_time"]), pick(["city", "location"])
-        return _tool(name, "Get the local time in a city.", {arg: {"type": "string"}}, [arg]), name, [arg]
-    if kind == "currency":
-        name = pick(["convert_currency", "exchange"])
-        return _tool(name, "Convert an amount of money.", {"amount": {"type": "number"}, "from": {"type": "string"},
-                                                           "to": {"type": "string"}}, ["amount", "from", "to"]), name, \
-            ["amount", "from", "to"]
-    if kind == "timer":
-        name = pick(["set_timer", "start_timer"])
-        return _tool(name, "Start a timer.", {"minutes": {"type": "number"}}, ["minutes"]), name, ["minutes"]
-    name, arg = pick(["create_reminder", "remind_me"]), pick(["text", "note"])
-    return _tool(name, "Create a reminder.", {arg: {"type": "string"}, "day": {"type": "string"}}, [arg, "day"]), name, [arg, "day"]
+    names, descriptions, arguments = kCatalogue[kind]
+    name, described = rng.choice(names), rng.random() < 0.5
+    chosen, properties, required = [], {}, []
+    for options, type_name, texts, needed in arguments:
+        argument = rng.choice(options)
+        chosen.append(argument)
+        if not needed and rng.random() < 0.4:
+            continue
+        properties[argument] = {"type": type_name} | ({"description": rng.choice(texts)} if described else {})
+        required += [argument] if needed else []
+    if kind == "weather" and rng.random() < 0.2:
+        properties["unit"] = {"type": "string", "enum": ["celsius", "fahrenheit"]}
+    parameters = {"type": "object", "properties": properties, "required": required}
+    if rng.random() < 0.25:
+        parameters["additionalProperties"] = False
+    function = {"name": name, "description": rng.choice(descriptions), "parameters": parameters}
+    if rng.random() < 0.1:
+        function["strict"] = True
+    return {"type": "function", "function": function}, name, chosen
 
 
-kKinds = ("calculator", "weather", "search", "time", "currency", "timer", "reminder")
+kKinds = tuple(kCatalogue)
 kChores = ["call the bank", "buy milk", "water the plants", "pay the rent", "send the report", "visit the dentist", "feed the cat",
            "book the train", "clean the kitchen", "return the books", "wash the car", "call Anna", "fix the lamp", "write to Peter"]
+kRooms = ["kitchen", "bedroom", "bathroom", "garden", "office", "garage", "hall", "cellar"]
+kNotes = ["I am late", "dinner is ready", "see you soon", "happy birthday", "the train left", "call me back", "I am at home",
+          "the meeting moved", "thank you", "bring some milk", "good luck", "I found the keys"]
+kLetters = "ABCDEFGHIKLMNOPRSTUVWXZ"
 kQualifiers = ["{t}", "{t}", "the history of {t}", "news about {t}", "books about {t}", "a guide to {t}", "pictures of {t}"]
 
 
@@ -88,6 +118,20 @@ def _request(rng, kind):
         n = rng.randint(2, 180)
         phrase = rng.choice(["set a timer for {n} minutes", "start a timer of {n} minutes"]).format(n=n)
         return f"timer:{n}", phrase, [n], f"timer of {n} minutes", "ok", f"The timer is set for {n} minutes"
+    if kind == "message":
+        name, note = rng.choice(kFirstNames), rng.choice(kNotes)
+        phrase = rng.choice(["send {n} the message: {t}", "text {n}: {t}", "write to {n}: {t}"]).format(n=name, t=note)
+        return f"message:{name}:{note}", phrase, [name, note], f"message to {name}", "ok", f"I sent your message to {name}"
+    if kind == "stock":
+        symbol = "".join(rng.choice(kLetters) for _ in range(3))
+        price = f"{rng.randint(2, 900)}.{rng.randint(0, 99):02d}"
+        phrase = rng.choice(["get the stock price of {s}", "tell me the price of {s} shares", "look up {s} stock"]).format(s=symbol)
+        return f"stock:{symbol}", phrase, [symbol], f"stock price of {symbol}", price, f"{symbol} stands at {price}"
+    if kind == "light":
+        room, on = rng.choice(kRooms), rng.random() < 0.5
+        word = "on" if on else "off"
+        phrase = rng.choice(["turn {w} the light in the {r}", "switch {w} the {r} light", "turn the {r} light {w}"]).format(w=word, r=room)
+        return f"light:{room}:{word}", phrase, [room, on], f"{room} light {word}", "ok", f"The {room} light is {word}"
     chore, day = rng.choice(kChores), rng.choice(kDays)
     phrase = rng.choice(["remind me to {c} on {d}", "create a reminder for {d} to {c}"]).format(c=chore, d=day)
     return f"reminder:{chore}:{day}", phrase, [chore, day], f"reminder for {day}", "ok", f"I will remind you to {chore} on {day}"
@@ -102,7 +146,9 @@ def _sentence(rng, phrases):
 def _short_question(rng, kind, values):
     """A plain question in place of a request, where one is natural."""
     if kind == "weather" and not values[1]:
-        return rng.choice(["What is the weather in {}?", "How is the weather in {}?", "What's the weather like in {}?"]).format(values[0])
+        return rng.choice(["What is the weather in {}?", "How is the weather in {}?", "What's the weather like in {}?", "What's the weather in {}?",
+                           "What is the weather like in {} today?", "Weather in {}?", "What is the weather in {} right now?",
+                           "Is it raining in {}?", "How warm is it in {}?", "What is the temperature in {}?"]).format(values[0])
     if kind == "time":
         return rng.choice(["What time is it in {}?", "What is the time in {}?"]).format(values[0])
     if kind == "calculator":
@@ -145,8 +191,12 @@ def exchange(rng, split):
     kinds = list(dict.fromkeys(r[0] for r in requests))
     others = [k for k in kKinds if k not in kinds]
     fits = rng.random() > 0.08 or len(requests) > 1
-    extra = rng.sample(others, rng.randint(0 if fits else 1, 3))
+    extra = rng.sample(others, rng.choice((0, 0, 1, 1, 2, 3) if fits else (1, 1, 2, 3)))
     declared, tools = _declarations(rng, (kinds if fits else []) + extra)
+    if fits and any(r[0] == "weather" and r[3][1] for r in requests):  # days were asked for, so they must be declared
+        while len(next(t for t in tools if t["function"]["name"] == declared["weather"][1])["function"]["parameters"]["properties"].keys()
+                  & {"days", "num_days"}) == 0:
+            declared, tools = _declarations(rng, kinds + extra)
     question = (len(requests) == 1 and rng.random() < 0.5 and _short_question(rng, requests[0][0], requests[0][3])) \
         or _sentence(rng, [r[2] for r in requests])
     messages = [{"role": "user", "content": question}]
@@ -169,7 +219,7 @@ def exchange(rng, split):
 def _plain(rng, split):
     """A question that the declared tools do not help with: answered directly."""
     key, messages = chat.fact_exchange(rng, split)
-    kinds = rng.sample([k for k in kKinds if k != "search"], rng.randint(1, 3))
+    kinds = rng.sample([k for k in kKinds if k != "search"], rng.randint(1, 2))
     return "tools-plain:" + key, messages, _declarations(rng, kinds)[1]
 
 

@@ -33,6 +33,13 @@ kTopics = ["solar panels", "black holes", "bread baking", "chess openings", "cor
            "glass making", "polar bears", "tea ceremonies", "steam engines", "desert plants", "moon landings",
            "paper folding", "city gardens", "rain forests", "comet orbits", "sailing ships", "whale songs",
            "mountain climbing", "cheese making", "river floods", "old castles", "train timetables", "bird migration"]
+kOtherTopics = _w("""love music art physics chemistry biology history philosophy politics democracy football tennis cooking fashion
+money banks taxes stocks bitcoin software hardware databases compilers Linux Python Java Rust mathematics algebra geometry statistics
+poetry painting movies theater dance medicine psychology religion travel hotels airports traffic space Mars Jupiter atoms
+dinosaurs evolution weather climate oceans forests energy batteries engines rockets satellites internet phones games""") + [
+    "quantum computing", "machine learning", "climate change", "the stock market", "artificial intelligence", "the human brain",
+    "the universe", "world history", "modern art", "classical music", "your training data", "the French revolution", "healthy food",
+    "the meaning of life", "time travel", "human rights", "nuclear power", "social media", "the big bang", "free will"]
 kCurrencies = ["USD", "EUR", "GBP", "JPY", "CHF", "CAD", "AUD", "SEK", "NOK", "INR"]
 
 _kOnsets = _w("b br d dr f fl g gr h k kl l m n p pr r s st t tr v w z bl cr pl sk")
