@@ -5,10 +5,20 @@ import pathlib
 import time
 
 import build_vocab
+import encode
 import evaluate
 import export
 import train
+import vocab
 from corpus import evalsets
+
+
+def write_prompt_ids(folder):
+    """Token ids of a few prompts of every suite, for checking another tokenizer and chat format against this one."""
+    tokenizer = vocab.Tokenizer(folder)
+    ids = {item["id"]: encode.prompt(tokenizer, item) for items in evaluate.suites(folder, 8).values() for item in items
+           if not item["id"].startswith("recall")}
+    (folder / "eval" / "prompt_ids.json").write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in ids.items()) + "\n}\n")
 
 
 def plot(path, log):
@@ -73,6 +83,7 @@ def main():
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
     scores, wrong, replies = evaluate.run(text, stored, a.out, a.evaluate_limit, only=[n for n in evalsets.kSuites if n != "recall"])
     record["scores"] = {name: {"right": right, "asked": asked} for name, (right, asked) in scores.items()}
+    write_prompt_ids(a.out)
     log = record.pop("log")
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
