@@ -1,13 +1,26 @@
 #include "cli/conversation.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 namespace perigee::cli {
 
+namespace {
+
+Tokenizer load_tokenizer(const std::string& folder) {
+  if (!std::filesystem::is_directory(folder)) {
+    fail(ErrorCode::kUsage,
+         "{}: not a model folder; text needs the tokenizer of a folder in Hugging Face layout", folder);
+  }
+  return Tokenizer::load(folder);
+}
+
+}  // namespace
+
 ChatModel::ChatModel(const std::string& folder)
-    : tokenizer_(Tokenizer::load(folder)), format_(make_chat_format(tokenizer_)) {}
+    : tokenizer_(load_tokenizer(folder)), format_(make_chat_format(tokenizer_)) {}
 
 std::vector<int32_t> ChatModel::prompt(const boost::json::array& messages, const ChatOptions& options) const {
   return tokenizer_.encode(format_->render(messages, options));

@@ -11,6 +11,28 @@ uint64_t fnv1a(const std::string& text) {
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
   return hash;
 }
+// Every number of the config that the arithmetic reads, in a fixed order.
+std::string config_text(const ModelConfig& c) {
+  std::string kda_layers;
+  for (bool kda : c.is_kda) kda_layers += kda ? 'K' : 'M';
+  std::string text = fmt::format(
+      "hidden {} layers {} vocab {} dense {} act {} {} {} eps {} tied {} attn_res {}\n", c.hidden_size,
+      kda_layers, c.vocab_size, c.intermediate_size, static_cast<int>(c.activation), c.situ_beta,
+      c.situ_linear_beta, c.rms_norm_eps, c.tie_word_embeddings, c.attn_res_block_size);
+  text += fmt::format("kda {} {} {} {} {}\n", c.kda.num_heads, c.kda.head_dim, c.kda.conv_kernel,
+                      c.kda.gate_lower_bound.value_or(0.0f), c.kda.full_rank_gate);
+  text += fmt::format("mla {} {} {} {} {} {} {}\n", c.mla.num_heads, c.mla.q_lora_rank, c.mla.kv_lora_rank,
+                      c.mla.qk_nope_head_dim, c.mla.qk_rope_head_dim, c.mla.v_head_dim, c.mla.output_gate);
+  if (c.dsa) {
+    text += fmt::format("dsa {} {} {} [{}]\n", c.dsa->num_heads, c.dsa->head_dim, c.dsa->top_k,
+                        fmt::join(c.dsa->layers, ","));
+  }
+  const MoeConfig& m = c.moe;
+  text += fmt::format("moe {} {} {} {} {} {} {} {} {} {} {}\n", m.num_experts, m.experts_per_token,
+                      m.num_shared_experts, m.intermediate_size, m.latent_size, m.latent_norm, m.renormalize,
+                      m.routed_scaling_factor, m.first_dense_layers, m.layer_freq, c.mxfp4_experts);
+  return text;
+}
 }  // namespace
 
 NumericsIdentity numerics_identity(const ModelConfig& config, const std::string& weights_digest,
@@ -20,6 +42,7 @@ NumericsIdentity numerics_identity(const ModelConfig& config, const std::string&
   id.fields = {
       {"architecture", architecture},
       {"model", config.architecture},
+      {"config", fmt::format("{:016x}", fnv1a(config_text(config)))},
       {"weights", weights_digest},
       {"kv_cache_dtype", std::string(latent_format_name(precision.latent))},
       {"index_cache_dtype", config.dsa ? std::string(index_key_format_name(precision.index)) : "none"},
