@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttnResMix,
                          testing::Values(Case{37, 256, 0}, Case{37, 256, 1}, Case{37, 256, 8},
                                          Case{37, 2304, 0}, Case{37, 2304, 1}, Case{37, 2304, 8},
                                          Case{37, 7168, 0}, Case{37, 7168, 1}, Case{37, 7168, 8},
-                                         Case{3, 8, 2}, Case{3, 8192, 5}),
+                                         Case{3, 272, 2}, Case{300, 272, 8}, Case{3, 8192, 5}),
                          [](const auto& info) {
                            return "rows" + std::to_string(info.param.rows) + "_hidden" +
                                   std::to_string(info.param.hidden) + "_banks" +
