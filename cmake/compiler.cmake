@@ -31,5 +31,5 @@ if(PERIGEE_MOLD)
 endif()
 
 include_directories(${CMAKE_SOURCE_DIR}/src)
-add_compile_definitions(FMT_HEADER_ONLY=1)
+find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)

@@ -8,15 +8,17 @@
 namespace perigee::cli {
 
 namespace {
-
 Tokenizer load_tokenizer(const std::string& folder) {
   if (!std::filesystem::is_directory(folder)) {
-    fail(ErrorCode::kUsage,
-         "{}: not a model folder; text needs the tokenizer of a folder in Hugging Face layout", folder);
+    const std::vector<std::string> names = builtin_config_names();
+    const bool builtin = std::find(names.begin(), names.end(), folder) != names.end();
+    fail(ErrorCode::kUsage, "{}: {}", folder,
+         builtin ? "a built-in config has no tokenizer, so there is no text to read or write; give a model "
+                   "folder, or measure with `perigee bench latency`"
+                 : "not a model folder; give a folder with config.json, tiktoken.model and safetensors");
   }
   return Tokenizer::load(folder);
 }
-
 }  // namespace
 
 ChatModel::ChatModel(const std::string& folder)
@@ -50,7 +52,15 @@ boost::json::array read_tools(const std::string& file) {
   if (error) fail(ErrorCode::kUsage, "--tools {}: not JSON ({})", file, error.message());
   if (!json.is_array())
     fail(ErrorCode::kUsage, "--tools {}: must hold an array of OpenAI tool objects", file);
-  return json.as_array();
+  const boost::json::array& tools = json.as_array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const boost::json::value* name =
+        tools[i].is_object() ? tools[i].find_pointer("/function/name", error) : nullptr;
+    if (!name || !name->is_string())
+      fail(ErrorCode::kUsage, "--tools {}: entry {} has no function.name; OpenAI's tool objects have one",
+           file, i);
+  }
+  return tools;
 }
 
 boost::json::array tool_calls_json(const ParsedMessage& message) {

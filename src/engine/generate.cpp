@@ -42,7 +42,9 @@ std::vector<std::pair<int32_t, float>> top_logprobs(const float* logits, int voc
   std::iota(order.begin(), order.end(), 0);
   n = std::min(n, vocab);
   std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    const float x = logits[a], y = logits[b];
+    if (x != x || y != y) return x == x || (y != y && a < b);  // NaN last
+    return x != y ? x > y : a < b;
   });
   std::vector<std::pair<int32_t, float>> top;
   for (int i = 0; i < n; ++i) top.emplace_back(order[i], logits[order[i]] - log_norm);
@@ -102,6 +104,10 @@ bool append(const Runner& runner, Running& r, GeneratedToken token, const Genera
 
 std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
                                  const GenerateOptions& options) {
+  if (options.concurrency < 1)
+    fail(ErrorCode::kBadRequest, "concurrency {} must be at least 1", options.concurrency);
+  if (options.max_batched_tokens < 1)
+    fail(ErrorCode::kBadRequest, "max_batched_tokens {} must be at least 1", options.max_batched_tokens);
   for (const GenerateRequest& r : requests) check_request(runner, r);
   std::vector<Generation> results(requests.size());
   std::list<Running> running;

@@ -11,6 +11,7 @@ uint64_t fnv1a(const std::string& text) {
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
   return hash;
 }
+
 // Every number of the config that the arithmetic reads, in a fixed order.
 std::string config_text(const ModelConfig& c) {
   std::string kda_layers;
@@ -33,6 +34,7 @@ std::string config_text(const ModelConfig& c) {
                       m.routed_scaling_factor, m.first_dense_layers, m.layer_freq, c.mxfp4_experts);
   return text;
 }
+
 }  // namespace
 
 NumericsIdentity numerics_identity(const ModelConfig& config, const std::string& weights_digest,
@@ -57,7 +59,7 @@ NumericsIdentity numerics_identity(const ModelConfig& config, const std::string&
   };
   std::string text;
   for (const auto& [key, value] : id.fields) text += key + "=" + value + "\n";
-  id.digest = fmt::format("{:016x}", fnv1a(text));
+  id.digest = hex(fnv1a(text));
   return id;
 }
 

@@ -2,9 +2,9 @@
 // normalised to one spelling. Layer indices are 0-based here; the files count from 1.
 #pragma once
 
-#include <boost/json/object.hpp>
+#include <boost/json/fwd.hpp>
 #include <cstdint>
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,7 +38,7 @@ struct ModelConfig {
   std::vector<bool> is_kda;  // [num_layers]; the others are MLA
   int64_t bos_token_id = -1, pad_token_id = -1;
   std::vector<int64_t> eos_token_ids;
-  std::optional<boost::json::object> vision;  // vision_config as it stands; its tensors are known, not run
+  std::shared_ptr<const boost::json::object> vision;  // vision_config as it stands; its tensors are known, not run
   std::vector<std::string> notes;             // which spellings were read, for `inspect`
 
   bool is_dsa(int layer) const;

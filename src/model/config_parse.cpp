@@ -299,7 +299,7 @@ void read_vision(const Fields& root, ModelConfig& c) {
         "init_pos_emb_height", "init_pos_emb_width", "mm_hidden_size"})
     f->integer({name}, 1, {1, 1 << 20});
   f->integer({"text_hidden_size"}, c.hidden_size, {c.hidden_size, c.hidden_size});
-  c.vision = f->object();
+  c.vision = std::make_shared<const boost::json::object>(f->object());
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <string>
 
+#include "base/error.h"
 #include "base/philox.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
@@ -141,6 +145,26 @@ void fill_dummy(const TensorSpec& spec, const ModelConfig& config, uint64_t seed
   }
 }
 
+namespace {
+
+// The weights are written page by page, so without this check a model that is too large would end the
+// process, or another one, without a word.
+void check_fits(size_t bytes) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("MemAvailable:")) continue;
+    const uint64_t available = std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 10) * 1024;
+    if (bytes <= available) return;
+    fail(
+        ErrorCode::kUnsupported,
+        "dummy weights take {:.1f} GB of memory and {:.1f} GB are free; cut the model with --override-config "
+        "num_hidden_layers=4,num_experts=16,hidden_size=…",
+        bytes / 1e9, available / 1e9);
+  }
+}
+
+}  // namespace
+
 TensorSet make_dummy_checkpoint(const ModelConfig& config, uint64_t seed, int threads, bool show_progress) {
   struct Piece {
     int spec;
@@ -161,6 +185,7 @@ TensorSet make_dummy_checkpoint(const ModelConfig& config, uint64_t seed, int th
     specs.push_back(spec);
   });
 
+  check_fits(total);
   const auto memory = std::make_shared<Region>(total);
   Progress progress("making dummy weights", static_cast<int64_t>(show_progress ? total : 0), 1e9, "GB");
   std::mutex mutex;

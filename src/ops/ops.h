@@ -62,9 +62,11 @@ struct LmHeadArgs {
 
 // Sampling of one token per logit row, by position: see SampleParams. Log-probabilities are z − max − log Σ
 // exp(z − max) with z = logits (or logits / temperature for the processed distribution), the sum cut into
-// `lanes` blocks of vocabulary rows. Temperature 0: the largest logit, lowest id on ties. Otherwise
-// argmax(log p + Gumbel) over the kept tokens, noise from Philox(seed, stream, position, token): the same
-// token whatever the batch or the drafts.
+// `lanes` blocks of vocabulary rows. Temperature below 1e-5, where logits / temperature could overflow: the
+// largest logit, lowest id on ties. Otherwise argmax(log p + Gumbel) over the kept tokens, noise from
+// Philox(seed, stream, position, token): the same token whatever the batch or the drafts.
+constexpr float kGreedyTemperature = 1e-5f;
+
 struct SampleParams {
   float temperature = 1.0f;
   float top_p = 1.0f;  // keep the smallest set of most likely tokens whose probability reaches top_p

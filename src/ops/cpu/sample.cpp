@@ -39,11 +39,14 @@ int32_t argmax(const std::vector<float>& x) {
 
 int32_t draw(std::vector<float> z, const SampleParams& p, int64_t position, int lanes) {
   const int vocab = static_cast<int>(z.size());
-  if (p.temperature <= 0.0f) return argmax(z);
+  if (p.temperature < kGreedyTemperature) return argmax(z);
   for (float& x : z) x /= p.temperature;
   if (p.top_k > 0 || p.top_p < 1.0f) {
     std::vector<int32_t> order(vocab);
     std::iota(order.begin(), order.end(), 0);
+    for (float& x : z) {
+      if (x != x) x = -std::numeric_limits<float>::infinity();  // NaN has no place in an order
+    }
     std::sort(order.begin(), order.end(),
               [&](int32_t a, int32_t b) { return z[a] != z[b] ? z[a] > z[b] : a < b; });
     int kept = p.top_k > 0 ? std::min(p.top_k, vocab) : vocab;

@@ -1,0 +1,113 @@
+"""What goes wrong says so in one line: exit status 2 for usage, 1 for everything else."""
+
+import shutil
+
+import pytest
+from perigee_cli import MODEL, ROOT, fails, needs_model, run
+
+
+def test_help_and_version():
+    for args in (["--help"], ["generate", "--help"], ["bench", "latency", "--help"], ["--version"]):
+        done = run(*args)
+        assert done.returncode == 0 and done.stdout and not done.stderr
+
+
+def test_no_command():
+    fails(2)
+
+
+def test_unknown_flag_names_the_nearest():
+    assert "did you mean --temperature?" in fails(2, "generate", MODEL, "--prompt", "x", "--temprature", "1")
+    assert "did you mean --threads?" in fails(2, "chat", MODEL, "--thread", "1")
+    assert "did you mean --input-len?" in fails(2, "bench", "latency", MODEL, "--input-length=3")
+    line = fails(2, "generate", MODEL, "--prompt", "x", "--zzzzzzzz")
+    assert "--zzzzzzzz" in line and "did you mean" not in line
+
+
+def test_unknown_command():
+    line = fails(2, "genrate", MODEL)
+    assert "genrate" in line
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--temperature", "-1"],
+        ["--top-p", "1.5"],
+        ["--thinking", "maybe"],
+        ["--max-tokens", "0"],
+        ["--logprobs", "21"],
+        ["--threads", "-1"],
+        ["--seed", "x"],
+    ],
+)
+def test_values_out_of_range(flags):
+    assert flags[0] in fails(2, "generate", MODEL, "--prompt", "x", *flags)
+
+
+def test_missing_folder():
+    for command in (["generate", "no/such/model", "--prompt", "x"], ["chat", "no/such/model"]):
+        assert "no/such/model" in fails(2, *command)
+    for command in (["eval", "no/such/model"], ["inspect", "no/such/model"], ["bench", "latency", "no/such/model"]):
+        done = run(*command)
+        assert done.returncode in (1, 2) and "no/such/model" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_config_name_has_no_tokenizer():
+    line = fails(2, "generate", "kimi-k3.1-pro", "--load-format", "dummy", "--prompt", "x", timeout=20)
+    assert "kimi-k3.1-pro" in line and "token" in line
+
+
+def test_a_model_larger_than_memory():
+    line = fails(1, "bench", "latency", "kimi-k3.1-pro", "--load-format", "dummy", timeout=30)
+    assert "memory" in line and "GB" in line
+
+
+@needs_model
+class TestWithModel:
+    def test_truncated_checkpoint(self, tmp_path):
+        copy = tmp_path / "damaged"
+        shutil.copytree(ROOT / MODEL, copy, ignore=shutil.ignore_patterns("eval", "*.png"))
+        shard = sorted(copy.glob("*.safetensors"))[-1]
+        data = shard.read_bytes()
+        shard.write_bytes(data[: len(data) // 2])
+        line = fails(1, "generate", copy, "--prompt", "x")
+        assert shard.name in line
+
+    def test_missing_shard(self, tmp_path):
+        copy = tmp_path / "missing"
+        shutil.copytree(ROOT / MODEL, copy, ignore=shutil.ignore_patterns("eval", "*.png"))
+        shard = sorted(copy.glob("*.safetensors"))[-1]
+        shard.unlink()
+        assert shard.name in fails(1, "generate", copy, "--prompt", "x")
+
+    def test_missing_tokenizer(self, tmp_path):
+        copy = tmp_path / "mute"
+        shutil.copytree(ROOT / MODEL, copy, ignore=shutil.ignore_patterns("eval", "*.png", "tiktoken.model"))
+        assert "tiktoken.model" in fails(1, "generate", copy, "--prompt", "x")
+
+    def test_unknown_suite(self):
+        line = fails(2, "eval", MODEL, "spelling")
+        assert "spelling" in line and "arithmetic" in line
+
+    def test_lanes(self):
+        assert "--lanes 3" in fails(2, "generate", MODEL, "--prompt", "x", "--lanes", 3)
+        line = fails(2, "generate", MODEL, "--prompt", "x", "--lanes", 32)
+        assert "lanes that fit: 1, 2" in line
+
+    def test_formats(self):
+        line = fails(2, "generate", MODEL, "--prompt", "x", "--kv-cache-dtype", "fp4")
+        assert "--kv-cache-dtype fp4" in line and "nvfp4" in line
+
+    def test_tools_files(self, tmp_path):
+        assert "missing.json" in fails(2, "generate", MODEL, "--prompt", "x", "--tools", tmp_path / "missing.json")
+        for text in ("{", "{}", "[1]", '[{"type": "function"}]'):
+            file = tmp_path / "tools.json"
+            file.write_text(text)
+            assert "tools" in fails(2, "generate", MODEL, "--prompt", "x", "--tools", file)
+
+    def test_long_prompt_is_refused_with_numbers(self):
+        line = fails(
+            1, "generate", MODEL, "--prompt", "x " * 50, "--override-config", "max_position_embeddings=32"
+        )
+        assert "32" in line and "tokens" in line

@@ -1,0 +1,180 @@
+// generate(): what one request gets, alone or in company, and how it ends.
+#include "engine/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "support/models.h"
+
+namespace perigee {
+namespace {
+
+using test::random_tokens;
+
+GenerateRequest request(int prompt, uint64_t seed, const SampleParams& sampling, int max_tokens = 12) {
+  return {.prompt = random_tokens(prompt, seed, 512),
+          .sampling = sampling,
+          .max_tokens = max_tokens,
+          .stop_ids = {}};
+}
+
+void expect_same(const Generation& a, const Generation& b) {
+  EXPECT_EQ(a.finish_reason, b.finish_reason);
+  ASSERT_EQ(a.tokens.size(), b.tokens.size());
+  for (size_t i = 0; i < a.tokens.size(); ++i) {
+    EXPECT_EQ(a.tokens[i].id, b.tokens[i].id) << "token " << i;
+    EXPECT_EQ(std::memcmp(&a.tokens[i].logprob, &b.tokens[i].logprob, sizeof(float)), 0) << "token " << i;
+  }
+}
+
+// The message of the error that running the request gives.
+std::string error_of(Runner& runner, const GenerateRequest& r, const GenerateOptions& options = {}) {
+  try {
+    generate(runner, {r}, options);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kBadRequest);
+    return e.what();
+  }
+  return "no error";
+}
+
+class Generate : public testing::Test {
+ protected:
+  Runner runner_ = test::small_runner("k31");
+};
+
+TEST_F(Generate, BatchIsAlone) {
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(request(
+        3 + 29 * i, i, {.temperature = i == 0 ? 0.0f : 1.0f, .top_p = 0.95f, .seed = 7u + i}, 5 + 3 * i));
+  }
+  for (const GenerateOptions& options :
+       {GenerateOptions{}, GenerateOptions{.concurrency = 2, .max_batched_tokens = 17},
+        GenerateOptions{.concurrency = 5, .max_batched_tokens = 40}}) {
+    const std::vector<Generation> together = generate(runner_, requests, options);
+    for (size_t i = 0; i < requests.size(); ++i)
+      expect_same(together[i], generate(runner_, {requests[i]})[0]);
+  }
+}
+
+TEST_F(Generate, StopsAtAStopIdAndKeepsIt) {
+  GenerateRequest r = request(20, 1, {.temperature = 0}, 10);
+  const Generation free = generate(runner_, {r})[0];
+  EXPECT_EQ(free.finish_reason, "length");
+  ASSERT_EQ(free.tokens.size(), 10u);
+  // Stop at the token that first appears as late as possible.
+  std::set<int32_t> seen;
+  size_t stop = 0;
+  for (size_t i = 0; i < free.tokens.size(); ++i) {
+    if (seen.insert(free.tokens[i].id).second) stop = i;
+  }
+  r.stop_ids = {-1, free.tokens[stop].id};
+  const Generation stopped = generate(runner_, {r})[0];
+  EXPECT_EQ(stopped.finish_reason, "stop");
+  ASSERT_EQ(stopped.tokens.size(), stop + 1);
+  EXPECT_EQ(stopped.tokens.back().id, free.tokens[stop].id);
+}
+
+TEST_F(Generate, MaxTokens) {
+  for (int n : {1, 2, 7}) {
+    const Generation g = generate(runner_, {request(9, 2, {.seed = 3}, n)})[0];
+    EXPECT_EQ(static_cast<int>(g.tokens.size()), n);
+    EXPECT_EQ(g.finish_reason, "length");
+  }
+}
+
+TEST_F(Generate, CancellingOneLeavesTheOthersAlone) {
+  const std::vector<GenerateRequest> requests = {request(10, 3, {.seed = 1}), request(11, 4, {.seed = 2}),
+                                                 request(12, 5, {.seed = 3})};
+  const std::vector<Generation> free = generate(runner_, requests);
+  int seen = 0;
+  std::vector<size_t> finished;
+  GenerateOptions options;
+  options.on_token = [&](size_t i, const GeneratedToken&) { return i != 1 || ++seen < 3; };
+  options.on_finished = [&](size_t i, const Generation&) { finished.push_back(i); };
+  const std::vector<Generation> got = generate(runner_, requests, options);
+  EXPECT_EQ(got[1].finish_reason, "cancelled");
+  EXPECT_EQ(got[1].tokens.size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(got[1].tokens[i].id, free[1].tokens[i].id);
+  expect_same(got[0], free[0]);
+  expect_same(got[2], free[2]);
+  ASSERT_EQ(finished.size(), 3u);
+  EXPECT_EQ(finished[0], 1u);
+}
+
+TEST_F(Generate, PrefillIsReportedToTheEnd) {
+  int64_t last = 0, calls = 0;
+  GenerateOptions options{.max_batched_tokens = 16};
+  options.on_prefill = [&](size_t, int64_t done, int64_t total) {
+    EXPECT_GT(done, last);
+    EXPECT_EQ(total, 50);
+    last = done;
+    ++calls;
+  };
+  generate(runner_, {request(50, 6, {}, 1)}, options);
+  EXPECT_EQ(last, 50);
+  EXPECT_EQ(calls, 4);
+}
+
+TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {
+  GenerateRequest r = request(15, 7, {.temperature = 1.2f, .seed = 4}, 4);
+  r.top_logprobs = 512;  // the whole vocabulary
+  for (const GeneratedToken& t : generate(runner_, {r})[0].tokens) {
+    ASSERT_EQ(t.top.size(), 512u);
+    double sum = 0;
+    bool found = false;
+    for (size_t i = 0; i < t.top.size(); ++i) {
+      sum += std::exp(double{t.top[i].second});
+      if (i > 0) {
+        EXPECT_GE(t.top[i - 1].second, t.top[i].second);
+        if (t.top[i - 1].second == t.top[i].second) EXPECT_LT(t.top[i - 1].first, t.top[i].first);
+      }
+      if (t.top[i].first == t.id) {
+        found = true;
+        EXPECT_EQ(t.top[i].second, t.logprob);  // raw: not of the distribution that temperature makes
+      }
+    }
+    EXPECT_TRUE(found);
+    EXPECT_NEAR(sum, 1.0, 1e-5);
+  }
+  r.top_logprobs = 3;
+  EXPECT_EQ(generate(runner_, {r})[0].tokens[0].top.size(), 3u);
+}
+
+TEST_F(Generate, RefusesWhatCannotRun) {
+  GenerateRequest r = request(4, 8, {});
+  r.prompt.clear();
+  EXPECT_NE(error_of(runner_, r).find("no tokens"), std::string::npos);
+  r.prompt = {1, 512};
+  EXPECT_EQ(error_of(runner_, r), "token id 512 is outside the vocabulary of 512");
+  r.prompt = {-1};
+  EXPECT_EQ(error_of(runner_, r), "token id -1 is outside the vocabulary of 512");
+  r.prompt = {1};
+  r.max_tokens = 0;
+  EXPECT_NE(error_of(runner_, r).find("max_tokens 0"), std::string::npos);
+  // Nothing could ever run: an error, not an endless loop.
+  r.max_tokens = 1;
+  EXPECT_NE(error_of(runner_, r, {.concurrency = 0}).find("concurrency 0"), std::string::npos);
+  EXPECT_NE(error_of(runner_, r, {.max_batched_tokens = 0}).find("max_batched_tokens 0"), std::string::npos);
+}
+
+TEST(GenerateContext, LimitIsNamedAndKept) {
+  ModelConfig config = test::small_config("kimi-linear");
+  config.max_position_embeddings = 24;
+  Runner runner(config,
+                load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
+                {.threads = 1});
+  const std::string message = error_of(runner, request(24, 1, {}));
+  EXPECT_NE(message.find("24 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("holds 24"), std::string::npos) << message;
+  const Generation g = generate(runner, {request(20, 1, {.seed = 1}, 100)})[0];
+  EXPECT_EQ(g.tokens.size(), 4u);  // positions 20 … 23
+  EXPECT_EQ(g.finish_reason, "length");
+}
+
+}  // namespace
+}  // namespace perigee
