@@ -35,6 +35,8 @@ std::string config_text(const ModelConfig& c) {
   return text;
 }
 
+std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
+
 }  // namespace
 
 NumericsIdentity numerics_identity(const ModelConfig& config, const std::string& weights_digest,
@@ -44,7 +46,7 @@ NumericsIdentity numerics_identity(const ModelConfig& config, const std::string&
   id.fields = {
       {"architecture", architecture},
       {"model", config.architecture},
-      {"config", fmt::format("{:016x}", fnv1a(config_text(config)))},
+      {"config", hex(fnv1a(config_text(config)))},
       {"weights", weights_digest},
       {"kv_cache_dtype", std::string(latent_format_name(precision.latent))},
       {"index_cache_dtype", config.dsa ? std::string(index_key_format_name(precision.index)) : "none"},

@@ -131,7 +131,9 @@ TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {
       sum += std::exp(double{t.top[i].second});
       if (i > 0) {
         EXPECT_GE(t.top[i - 1].second, t.top[i].second);
-        if (t.top[i - 1].second == t.top[i].second) EXPECT_LT(t.top[i - 1].first, t.top[i].first);
+        if (t.top[i - 1].second == t.top[i].second) {
+          EXPECT_LT(t.top[i - 1].first, t.top[i].first);
+        }
       }
       if (t.top[i].first == t.id) {
         found = true;
