@@ -41,9 +41,16 @@ std::string error_of(Runner& runner, const GenerateRequest& r, const GenerateOpt
   return "no error";
 }
 
+GenerateOptions limits(int concurrency, int max_batched_tokens) {
+  GenerateOptions options;
+  options.concurrency = concurrency;
+  options.max_batched_tokens = max_batched_tokens;
+  return options;
+}
+
 class Generate : public testing::Test {
  protected:
-  Runner runner_ = test::small_runner("k31");
+  Runner runner_ = test::small_runner("k31", {.precision = {}, .plan = {}, .threads = 2});
 };
 
 TEST_F(Generate, BatchIsAlone) {
@@ -52,12 +59,11 @@ TEST_F(Generate, BatchIsAlone) {
     requests.push_back(request(
         3 + 29 * i, i, {.temperature = i == 0 ? 0.0f : 1.0f, .top_p = 0.95f, .seed = 7u + i}, 5 + 3 * i));
   }
-  for (const GenerateOptions& options :
-       {GenerateOptions{}, GenerateOptions{.concurrency = 2, .max_batched_tokens = 17},
-        GenerateOptions{.concurrency = 5, .max_batched_tokens = 40}}) {
+  std::vector<Generation> alone;
+  for (const GenerateRequest& r : requests) alone.push_back(generate(runner_, {r})[0]);
+  for (const GenerateOptions& options : {GenerateOptions{}, limits(2, 17), limits(5, 40)}) {
     const std::vector<Generation> together = generate(runner_, requests, options);
-    for (size_t i = 0; i < requests.size(); ++i)
-      expect_same(together[i], generate(runner_, {requests[i]})[0]);
+    for (size_t i = 0; i < requests.size(); ++i) expect_same(together[i], alone[i]);
   }
 }
 
@@ -108,7 +114,7 @@ TEST_F(Generate, CancellingOneLeavesTheOthersAlone) {
 
 TEST_F(Generate, PrefillIsReportedToTheEnd) {
   int64_t last = 0, calls = 0;
-  GenerateOptions options{.max_batched_tokens = 16};
+  GenerateOptions options = limits(8, 16);
   options.on_prefill = [&](size_t, int64_t done, int64_t total) {
     EXPECT_GT(done, last);
     EXPECT_EQ(total, 50);
@@ -123,7 +129,8 @@ TEST_F(Generate, PrefillIsReportedToTheEnd) {
 TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {
   GenerateRequest r = request(15, 7, {.temperature = 1.2f, .seed = 4}, 4);
   r.top_logprobs = 512;  // the whole vocabulary
-  for (const GeneratedToken& t : generate(runner_, {r})[0].tokens) {
+  const Generation whole = generate(runner_, {r})[0];
+  for (const GeneratedToken& t : whole.tokens) {
     ASSERT_EQ(t.top.size(), 512u);
     double sum = 0;
     bool found = false;
@@ -160,8 +167,8 @@ TEST_F(Generate, RefusesWhatCannotRun) {
   EXPECT_NE(error_of(runner_, r).find("max_tokens 0"), std::string::npos);
   // Nothing could ever run: an error, not an endless loop.
   r.max_tokens = 1;
-  EXPECT_NE(error_of(runner_, r, {.concurrency = 0}).find("concurrency 0"), std::string::npos);
-  EXPECT_NE(error_of(runner_, r, {.max_batched_tokens = 0}).find("max_batched_tokens 0"), std::string::npos);
+  EXPECT_NE(error_of(runner_, r, limits(0, 512)).find("concurrency 0"), std::string::npos);
+  EXPECT_NE(error_of(runner_, r, limits(8, 0)).find("max_batched_tokens 0"), std::string::npos);
 }
 
 TEST(GenerateContext, LimitIsNamedAndKept) {
@@ -169,7 +176,7 @@ TEST(GenerateContext, LimitIsNamedAndKept) {
   config.max_position_embeddings = 24;
   Runner runner(config,
                 load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
-                {.threads = 1});
+                {.precision = {}, .plan = {}, .threads = 1});
   const std::string message = error_of(runner, request(24, 1, {}));
   EXPECT_NE(message.find("24 tokens"), std::string::npos) << message;
   EXPECT_NE(message.find("holds 24"), std::string::npos) << message;

@@ -51,8 +51,8 @@ TEST(Numerics, AnyFieldChangesTheDigest) {
 
 // What does not reach the bits does not reach the digest.
 TEST(Numerics, ThreadsAndIndexFormatsThatDoNotCount) {
-  const Runner one = test::small_runner("k31", {.threads = 1}),
-               three = test::small_runner("k31", {.threads = 3});
+  const auto threads = [](int n) { return RunnerOptions{.precision = {}, .plan = {}, .threads = n}; };
+  const Runner one = test::small_runner("k31", threads(1)), three = test::small_runner("k31", threads(3));
   EXPECT_EQ(one.numerics().digest, three.numerics().digest);
   Inputs plain, other;
   plain.config = other.config = test::small_config("kimi-k3");  // no DSA, so no index keys

@@ -10,7 +10,7 @@ std::string plan_error(ModelConfig config, const ReductionPlan& plan) {
   Weights weights =
       load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false});
   try {
-    Runner(std::move(config), std::move(weights), {.plan = plan, .threads = 1});
+    Runner(std::move(config), std::move(weights), {.precision = {}, .plan = plan, .threads = 1});
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kUsage);
     return e.what();

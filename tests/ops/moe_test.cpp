@@ -251,7 +251,7 @@ TEST_P(MoeExperts, AgainstFp64) {
 INSTANTIATE_TEST_SUITE_P(, MoeExperts, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "mxfp4" : "bf16"; });
 
-TEST(MoeExperts, OracleVectors) {
+TEST(MoeVectors, RouterAndExperts) {
   const test::Vectors v("moe");
   constexpr int kRows = 6, kIn = 32;
   const std::vector<bf16> h = v.bf16s("h"), router = v.bf16s("router"), down = v.bf16s("latent_down");
