@@ -10,7 +10,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 add_compile_options(
-  "$<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3;-ffp-contract=off;-fno-fast-math;-Wall;-Wextra>")
+  "$<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3;-ffp-contract=off;-fno-fast-math;-Wall;-Wextra;-Wno-missing-field-initializers>")
 if(PERIGEE_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
 endif()
@@ -31,5 +31,5 @@ if(PERIGEE_MOLD)
 endif()
 
 include_directories(${CMAKE_SOURCE_DIR}/src)
-add_compile_definitions(FMT_HEADER_ONLY=1)
+find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)

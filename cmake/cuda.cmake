@@ -4,11 +4,18 @@ if(NOT PERIGEE_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   set(CMAKE_CUDA_HOST_COMPILER g++)
   set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(CMAKE_MESSAGE_LOG_LEVEL WARNING)  # the lines below say what was found
   check_language(CUDA)
+  unset(CMAKE_MESSAGE_LOG_LEVEL)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    endif()
     set(PERIGEE_HAVE_CUDA ON)
     message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} for sm_${PERIGEE_CUDA_ARCH}")
   elseif(PERIGEE_CUDA STREQUAL "ON")
@@ -17,3 +24,14 @@ if(NOT PERIGEE_CUDA STREQUAL "OFF")
     message(STATUS "CUDA: nvcc not found, the CUDA part is skipped")
   endif()
 endif()
+
+# perigee_cuda_options(TARGET): how the .cu files of a target compile. The numerics contract needs -fmad=false (fused
+# operations are written); the headers of src/formats call constexpr functions of the standard library on the device.
+function(perigee_cuda_options target)
+  set(flags -gencode=arch=compute_${PERIGEE_CUDA_ARCH},code=sm_${PERIGEE_CUDA_ARCH}
+            -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
+  if(PERIGEE_WERROR)
+    list(APPEND flags -Werror=all-warnings)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flags}>")
+endfunction()

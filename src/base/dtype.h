@@ -31,16 +31,26 @@ constexpr size_t dtype_size(DType t) {
 
 constexpr std::string_view dtype_name(DType t) {
   switch (t) {
-    case DType::kF32: return "F32";
-    case DType::kBF16: return "BF16";
-    case DType::kF16: return "F16";
-    case DType::kU8: return "U8";
-    case DType::kI8: return "I8";
-    case DType::kI32: return "I32";
-    case DType::kI64: return "I64";
-    case DType::kF64: return "F64";
-    case DType::kF8E4M3: return "F8_E4M3";
-    case DType::kBool: return "BOOL";
+    case DType::kF32:
+      return "F32";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kU8:
+      return "U8";
+    case DType::kI8:
+      return "I8";
+    case DType::kI32:
+      return "I32";
+    case DType::kI64:
+      return "I64";
+    case DType::kF64:
+      return "F64";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
+    case DType::kBool:
+      return "BOOL";
   }
   return "?";
 }

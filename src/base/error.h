@@ -1,5 +1,5 @@
-// The one exception type of perigee. It is thrown at the edges (files, flags, requests) with a message that names the
-// object, the value found and the remedy; inside a step only a broken invariant throws.
+// The one exception type of perigee. It is thrown at the edges (files, flags, requests) with a message that
+// names the object, the value found and the remedy; inside a step only a broken invariant throws.
 #pragma once
 
 #include <fmt/format.h>

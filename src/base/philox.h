@@ -1,6 +1,6 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a random number
-// that is a pure function of its key and counter. All randomness of perigee comes from here, keyed by
-// (seed, stream, position), so that no draw depends on what else ran.
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a
+// random number that is a pure function of its key and counter. All randomness of perigee comes from here,
+// keyed by (seed, stream, position), so that no draw depends on what else ran.
 #pragma once
 
 #include <array>

@@ -31,8 +31,9 @@ void Progress::advance(int64_t amount) {
     last_ = now;
     constexpr int kWidth = 30;
     const int full = static_cast<int>(done_ * kWidth / total_);
-    fmt::print(stderr, "\r\033[K{} [{:#<{}}{:.<{}}] {:.0f}/{:.0f} {} {:.1f} s", what_, "", full, "", kWidth - full,
-               static_cast<double>(done_) / scale_, static_cast<double>(total_) / scale_, unit_, seconds);
+    fmt::print(stderr, "\r\033[K{} [{:#<{}}{:.<{}}] {:.0f}/{:.0f} {} {:.1f} s", what_, "", full, "",
+               kWidth - full, static_cast<double>(done_) / scale_, static_cast<double>(total_) / scale_,
+               unit_, seconds);
   } else if (tenth > last_tenth_) {
     last_tenth_ = tenth;
     fmt::print(stderr, "{}: {} %\n", what_, tenth * 10);

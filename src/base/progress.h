@@ -1,4 +1,5 @@
-// A one-line progress display on stderr: a bar on a terminal, a line every ten percent elsewhere. stdout stays clean.
+// A one-line progress display on stderr: a bar on a terminal, a line every ten percent elsewhere. stdout
+// stays clean.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,6 @@ class Progress {
   void advance(int64_t amount);
 
  private:
-
   std::string what_, unit_;
   int64_t total_, done_ = 0;
   double scale_;

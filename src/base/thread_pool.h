@@ -1,5 +1,5 @@
-// A fixed set of worker threads that run parallel loops. Every worker, and the caller while it takes part, computes with
-// subnormals flushed (FTZ and DAZ), as the numerics identity x86-bf16-v1 asks.
+// A fixed set of worker threads that run parallel loops. Every worker, and the caller while it takes part,
+// computes with subnormals flushed (FTZ and DAZ), as the numerics identity x86-bf16-v1 asks.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +21,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs body(i) for every i in [0, count), in any order and on any thread; returns when all are done. The result of
-  // body(i) must not depend on which thread ran it. An exception thrown by a body is rethrown here.
+  // Runs body(i) for every i in [0, count), in any order and on any thread; returns when all are done. The
+  // result of body(i) must not depend on which thread ran it. An exception thrown by a body is rethrown here.
   void run(int64_t count, const std::function<void(int64_t)>& body);
 
  private:

@@ -14,6 +14,8 @@
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/json.h"
+#include "commit.h"
 #include "model/summary.h"
 
 namespace perigee::cli {
@@ -70,7 +72,7 @@ boost::json::object row(const char* name, double value, const char* unit, boost:
 }
 
 int run_latency(const Flags& f) {
-  Runner runner = f.model.load(true);
+  Runner runner = f.model.load();
   const ModelConfig& config = runner.config();
   std::vector<double> prefill, decode;
   for (int repeat = 0; repeat < f.repeats; ++repeat) {
@@ -130,11 +132,11 @@ int run_latency(const Flags& f) {
                                   row("read_bandwidth", bandwidth, "GB/s", nullptr)}}};
   if (!f.out.empty()) {
     std::ofstream file(f.out);
-    file << boost::json::serialize(out) << "\n";
+    file << json_text(out) << "\n";
     if (!file) fail(ErrorCode::kUsage, "--out {}: cannot be written", f.out);
   }
   if (f.json) {
-    fmt::print("{}\n", boost::json::serialize(out));
+    fmt::print("{}\n", json_text(out));
     return 0;
   }
   fmt::print("{}, load average {:.1f}\n", cpu_name(), load[0]);

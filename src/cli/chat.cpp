@@ -53,6 +53,7 @@ class Printer {
 
 // Reads one line after a prompt; false at the end of the input.
 bool ask(const std::string& prompt, std::string& line) {
+  g_interrupted = true;  // there is no answer to stop
   fmt::print("{}", prompt);
   std::fflush(stdout);
   if (std::getline(std::cin, line)) return true;
@@ -117,25 +118,24 @@ struct Conversation {
 };
 
 int run_chat(const Flags& f) {
-  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
-  Runner runner = f.model.load(true);
+  const ChatModel chat(f.model.model);
+  Runner runner = f.model.load();
   Conversation conversation{.flags = f, .runner = runner, .chat = chat, .tools = {}, .messages = {}};
   if (!f.tools.empty()) conversation.tools = read_tools(f.tools);
   if (!f.system.empty()) conversation.messages.push_back({{"role", "system"}, {"content", f.system}});
   struct sigaction action = {};
+  action.sa_flags = SA_RESTART;
   action.sa_handler = [](int) {
-    if (g_interrupted.exchange(true)) _exit(130);  // a second Ctrl-C, or one at the prompt, ends the program
+    if (g_interrupted.exchange(true)) _exit(130);  // a second Ctrl-C, or one at a prompt, ends the program
   };
   sigaction(SIGINT, &action, nullptr);
   fmt::print(stderr, "{}: {} threads, numerics {}. Ctrl-C stops an answer, Ctrl-D ends.\n", f.model.model,
              runner.threads(), runner.numerics().digest);
   std::string line;
-  g_interrupted = true;
   while (ask("> ", line)) {
     if (line.empty()) continue;
     conversation.messages.push_back({{"role", "user"}, {"content", line}});
     if (!conversation.turn()) break;
-    g_interrupted = true;
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 #include "cli/conversation.h"
 #include "cli/eval_suite.h"
 #include "cli/flags.h"
+#include "cli/json.h"
 
 namespace perigee::cli {
 
@@ -60,8 +61,8 @@ Score run_suite(const Flags& f, Runner& runner, const ChatModel& chat, EvalSuite
 
 int run_eval(const Flags& f) {
   std::vector<EvalSuite> suites = load_suites(f.model.model, f.suites);
-  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
-  Runner runner = f.model.load(true);
+  const ChatModel chat(f.model.model);
+  Runner runner = f.model.load();
   boost::json::array rows;
   for (EvalSuite& suite : suites) {
     const Score score = run_suite(f, runner, chat, suite);
@@ -71,10 +72,10 @@ int run_eval(const Flags& f) {
                  score.n);
   }
   if (f.json) {
-    fmt::print("{}\n", boost::json::serialize(boost::json::object{{"model", f.model.model},
-                                                                  {"suites", std::move(rows)},
-                                                                  {"control", f.control},
-                                                                  {"numerics", runner.numerics().digest}}));
+    fmt::print("{}\n", json_text(boost::json::object{{"model", f.model.model},
+                                                     {"suites", std::move(rows)},
+                                                     {"control", f.control},
+                                                     {"numerics", runner.numerics().digest}}));
   }
   return 0;
 }

@@ -9,16 +9,24 @@
 
 namespace perigee::cli {
 
+// The choices that are part of the numerics identity.
+struct NumericsFlags {
+  std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", moe_lanes = "tensor";
+  int lanes = 1, attention_lanes = 1;
+
+  void add_to(CLI::App& app);
+  Precision precision() const;
+  ReductionPlan plan() const;
+};
+
 struct ModelFlags {
-  std::string model;
-  std::string load_format = "auto", override_config, device = "cpu";
-  std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", moe_lanes = "tensor",
-              mla_prefill = "absorbed";
-  int threads = 0, lanes = 1, attention_lanes = 1;
+  std::string model, load_format = "auto", override_config, device = "cpu";
+  NumericsFlags numerics;
+  int threads = 0;
   uint64_t dummy_seed = 0;
 
   void add_to(CLI::App& app);
-  Runner load(bool show_progress) const;
+  Runner load() const;
 };
 
 struct SamplingFlags {

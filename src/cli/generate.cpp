@@ -55,8 +55,9 @@ void print_text(const ParsedMessage& m) {
 }
 
 int run_generate(const Flags& f) {
-  const ChatModel chat(f.model.model);  // before the weights, which take longer to load than to fail
-  Runner runner = f.model.load(true);
+  if (f.prompt.empty()) fail(ErrorCode::kUsage, "--prompt is empty; say something to the model");
+  const ChatModel chat(f.model.model);
+  Runner runner = f.model.load();
   boost::json::array messages;
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", f.prompt}});
@@ -108,7 +109,7 @@ int run_generate(const Flags& f) {
         {"completion_tokens", g.tokens.size()}}},
       {"timings", {{"prefill_seconds", g.prefill_seconds}, {"decode_seconds", g.decode_seconds}}},
       {"numerics", runner.numerics().digest}};
-  fmt::print("{}\n", boost::json::serialize(out));
+  fmt::print("{}\n", json_text(out));
   return 0;
 }
 

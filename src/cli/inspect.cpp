@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/json.h"
 #include "engine/numerics.h"
 #include "model/summary.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 struct Flags {
   std::string model, override_config;
+  NumericsFlags numerics;
   bool json = false, tensors = false;
 };
 
@@ -75,8 +77,8 @@ boost::json::object summary_json(const ModelConfig& c, const ModelSummary& s, co
 int run_inspect(const Flags& f) {
   const ModelConfig config = load_config(f.model, parse_config_overrides(f.override_config));
   const ModelSummary summary = summarize(config);
-  const NumericsIdentity id =
-      numerics_identity(config, weights_digest(f.model, config), {}, {}, "x86-bf16-v1");
+  const NumericsIdentity id = numerics_identity(config, weights_digest(f.model, config),
+                                                f.numerics.precision(), f.numerics.plan(), "x86-bf16-v1");
   boost::json::array roster;
   if (f.tensors) {
     for_each_tensor(config, [&](const TensorSpec& t) {
@@ -91,7 +93,7 @@ int run_inspect(const Flags& f) {
   if (f.json) {
     boost::json::object out = summary_json(config, summary, id);
     if (f.tensors) out["roster"] = std::move(roster);
-    fmt::print("{}\n", boost::json::serialize(out));
+    fmt::print("{}\n", json_text(out));
   } else if (!f.tensors) {
     print_summary(config, summary, id);
   }
@@ -108,6 +110,7 @@ void add_inspect(CLI::App& app, Action& run) {
   for (const std::string& name : builtin_config_names()) names += (names.empty() ? "" : ", ") + name;
   sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)->required();
   sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
+  flags->numerics.add_to(*sub);
   sub->add_flag("--tensors", flags->tensors, "list every tensor of the checkpoint");
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_inspect(*flags); }; });

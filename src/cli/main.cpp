@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   CLI::App app{"perigee: inference for the Kimi K3.1 Pro family, with one set of bits"};
+  app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
   app.set_version_flag("--version", PERIGEE_VERSION);
   app.footer("perigee COMMAND --help lists the flags of a command. Documentation: docs/");

@@ -12,21 +12,31 @@ uint64_t fnv1a(const std::string& text) {
   return hash;
 }
 
+// Every number of the config that the arithmetic reads, in a fixed order.
+std::string config_text(const ModelConfig& c) {
+  std::string kda_layers;
+  for (bool kda : c.is_kda) kda_layers += kda ? 'K' : 'M';
+  std::string text = fmt::format(
+      "hidden {} layers {} vocab {} dense {} act {} {} {} eps {} tied {} attn_res {}\n", c.hidden_size,
+      kda_layers, c.vocab_size, c.intermediate_size, static_cast<int>(c.activation), c.situ_beta,
+      c.situ_linear_beta, c.rms_norm_eps, c.tie_word_embeddings, c.attn_res_block_size);
+  text += fmt::format("kda {} {} {} {} {}\n", c.kda.num_heads, c.kda.head_dim, c.kda.conv_kernel,
+                      c.kda.gate_lower_bound.value_or(0.0f), c.kda.full_rank_gate);
+  text += fmt::format("mla {} {} {} {} {} {} {}\n", c.mla.num_heads, c.mla.q_lora_rank, c.mla.kv_lora_rank,
+                      c.mla.qk_nope_head_dim, c.mla.qk_rope_head_dim, c.mla.v_head_dim, c.mla.output_gate);
+  if (c.dsa) {
+    text += fmt::format("dsa {} {} {} [{}]\n", c.dsa->num_heads, c.dsa->head_dim, c.dsa->top_k,
+                        fmt::join(c.dsa->layers, ","));
+  }
+  const MoeConfig& m = c.moe;
+  text += fmt::format("moe {} {} {} {} {} {} {} {} {} {} {}\n", m.num_experts, m.experts_per_token,
+                      m.num_shared_experts, m.intermediate_size, m.latent_size, m.latent_norm, m.renormalize,
+                      m.routed_scaling_factor, m.first_dense_layers, m.layer_freq, c.mxfp4_experts);
+  return text;
+}
+
 std::string hex(uint64_t x) { return fmt::format("{:016x}", x); }
 
-// The numbers of the config that change results while shapes and weights stay the same.
-std::string config_digest(const ModelConfig& c) {
-  std::string text =
-      fmt::format("eps={} act={} {} {} attn_res={}\n", c.rms_norm_eps, static_cast<int>(c.activation),
-                  c.situ_beta, c.situ_linear_beta, c.attn_res_block_size);
-  text += fmt::format("bound={} full_rank={} gated={}\n", c.kda.gate_lower_bound.value_or(0.0f),
-                      c.kda.full_rank_gate, c.mla.output_gate);
-  text += fmt::format("k={} norm={} renormalize={} scale={} dense={} freq={}\n", c.moe.experts_per_token,
-                      c.moe.latent_norm, c.moe.renormalize, c.moe.routed_scaling_factor,
-                      c.moe.first_dense_layers, c.moe.layer_freq);
-  for (int i = 0; i < c.num_layers; ++i) text += c.is_kda[i] ? 'K' : c.is_dsa(i) ? 'S' : 'M';
-  return hex(fnv1a(text));
-}
 }  // namespace
 
 NumericsIdentity numerics_identity(const ModelConfig& config, const std::string& weights_digest,
@@ -36,7 +46,7 @@ NumericsIdentity numerics_identity(const ModelConfig& config, const std::string&
   id.fields = {
       {"architecture", architecture},
       {"model", config.architecture},
-      {"config", config_digest(config)},
+      {"config", hex(fnv1a(config_text(config)))},
       {"weights", weights_digest},
       {"kv_cache_dtype", std::string(latent_format_name(precision.latent))},
       {"index_cache_dtype", config.dsa ? std::string(index_key_format_name(precision.index)) : "none"},

@@ -3,6 +3,7 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 

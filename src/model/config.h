@@ -2,9 +2,9 @@
 // normalised to one spelling. Layer indices are 0-based here; the files count from 1.
 #pragma once
 
-#include <boost/json/object.hpp>
+#include <boost/json/fwd.hpp>
 #include <cstdint>
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,7 +18,8 @@ enum class Family { kKimiLinear, kKimiK3, kKimiK31 };
 struct ModelConfig {
   Family family = Family::kKimiLinear;
   std::string architecture;  // config.json's architectures[0]
-  std::string tensor_prefix;  // of the text model's tensor names: "language_model." when the config has a text_config
+  std::string
+      tensor_prefix;  // of the text model's tensor names: "language_model." when the config has a text_config
   int hidden_size = 0;
   int num_layers = 0;
   int vocab_size = 0;
@@ -38,8 +39,9 @@ struct ModelConfig {
   std::vector<bool> is_kda;  // [num_layers]; the others are MLA
   int64_t bos_token_id = -1, pad_token_id = -1;
   std::vector<int64_t> eos_token_ids;
-  std::optional<boost::json::object> vision;  // vision_config as it stands; its tensors are known, not run
-  std::vector<std::string> notes;             // which spellings were read, for `inspect`
+  std::shared_ptr<const boost::json::object>
+      vision;                      // vision_config as it stands; its tensors are known, not run
+  std::vector<std::string> notes;  // which spellings were read, for `inspect`
 
   bool is_dsa(int layer) const;
   bool is_moe(int layer) const { return layer >= moe.first_dense_layers && layer % moe.layer_freq == 0; }

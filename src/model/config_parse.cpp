@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "formats/cache_records.h"
 #include "model/config.h"
 #include "model/config_fields.h"
 #include "model/config_json.h"
@@ -141,6 +142,8 @@ void read_mla(const Fields& f, ModelConfig& c) {
   c.mla.kv_lora_rank = f.integer({"kv_lora_rank"}, {}, kWidth);
   c.mla.qk_nope_head_dim = f.integer({"qk_nope_head_dim"}, {}, kWidth);
   c.mla.qk_rope_head_dim = f.integer({"qk_rope_head_dim"}, {}, kWidth);
+  f.only({"kv_lora_rank"}, kLatentRank, "the cache's latent record holds 512 + 64 values");
+  f.only({"qk_rope_head_dim"}, kLatentRope, "the cache's latent record holds 512 + 64 values");
   c.mla.v_head_dim = f.integer({"v_head_dim"}, {}, kWidth);
   c.mla.output_gate = f.boolean({"mla_use_output_gate"}, false);
   f.only({"mla_use_nope"}, true, "rotary positions are not part of this family");
@@ -296,7 +299,7 @@ void read_vision(const Fields& root, ModelConfig& c) {
         "init_pos_emb_height", "init_pos_emb_width", "mm_hidden_size"})
     f->integer({name}, 1, {1, 1 << 20});
   f->integer({"text_hidden_size"}, c.hidden_size, {c.hidden_size, c.hidden_size});
-  c.vision = f->object();
+  c.vision = std::make_shared<const boost::json::object>(f->object());
 }
 
 }  // namespace

@@ -21,9 +21,10 @@ TEST(ThreadPool, RunsEveryIndexOnce) {
 
 TEST(ThreadPool, RethrowsAndGoesOn) {
   ThreadPool pool(3);
-  EXPECT_THROW(pool.run(100, [](int64_t i) {
-    if (i == 41) throw std::runtime_error("x");
-  }),
+  EXPECT_THROW(pool.run(100,
+                        [](int64_t i) {
+                          if (i == 41) throw std::runtime_error("x");
+                        }),
                std::runtime_error);
   std::atomic<int> n = 0;
   pool.run(100, [&](int64_t) { ++n; });

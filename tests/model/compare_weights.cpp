@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "compare_weights.h"
 
 #include <cstring>

@@ -95,7 +95,7 @@ TEST(Config, K3) {
   EXPECT_TRUE(c.mxfp4_experts);
   EXPECT_FALSE(c.is_moe(0));
   EXPECT_TRUE(c.is_moe(1));
-  EXPECT_TRUE(c.vision.has_value());
+  EXPECT_TRUE(c.vision != nullptr);
   EXPECT_EQ(c.tensor_prefix, "language_model.");
   EXPECT_FALSE(c.dsa.has_value());
   EXPECT_TRUE(noted(c, "text_config"));

@@ -47,8 +47,10 @@ int trace(int argc, char** argv) {
     if (std::strcmp(argv[i], "--threads") == 0) options.threads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--lanes") == 0) options.plan.lanes = std::atoi(argv[i + 1]);
   }
+  std::ifstream token_file(argv[2]);
+  if (!token_file) fail(ErrorCode::kUsage, "{}: cannot be read", argv[2]);
   std::stringstream text;
-  text << std::ifstream(argv[2]).rdbuf();
+  text << token_file.rdbuf();
   const auto tokens = boost::json::value_to<std::vector<int32_t>>(boost::json::parse(text.str()));
   const ModelConfig config = load_config(argv[1]);
   Runner runner(config, load_weights(argv[1], config, {.show_progress = false}), options);

@@ -1,0 +1,7 @@
+# Writes OUT with PERIGEE_COMMIT, the short hash of HEAD (with + when the tree differs from it), if it changed.
+execute_process(COMMAND git -C ${SOURCE} describe --always --dirty=+ --exclude=* OUTPUT_VARIABLE commit
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT commit)
+  set(commit unknown)
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT "#pragma once\n#define PERIGEE_COMMIT \"@commit@\"\n" @ONLY)

@@ -1,0 +1,34 @@
+// The error a failed CUDA call becomes.
+#include "ops/cuda/cuda_check.h"
+
+#include "base/error.h"
+
+namespace perigee::cuda {
+namespace {
+
+const char* remedy(cudaError_t status) {
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      return "free memory on the device or ask for less";
+    case cudaErrorNoDevice:
+      return "run on a machine with an NVIDIA GPU";
+    case cudaErrorInsufficientDriver:
+      return "install a driver as new as the CUDA toolkit of this build";
+    case cudaErrorNoKernelImageForDevice:
+      return "build with -DPERIGEE_CUDA_ARCH set to this GPU's";
+    default:
+      return "run under compute-sanitizer to find the place";
+  }
+}
+
+}  // namespace
+
+void cuda_check(cudaError_t status, const char* call, std::source_location at) {
+  if (status == cudaSuccess) return;
+  const bool machine = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
+                       status == cudaErrorInsufficientDriver || status == cudaErrorNoKernelImageForDevice;
+  fail(machine ? ErrorCode::kUnsupported : ErrorCode::kInternal, "{} at {}:{} failed with {} ({}); {}", call,
+       at.file_name(), at.line(), cudaGetErrorName(status), cudaGetErrorString(status), remedy(status));
+}
+
+}  // namespace perigee::cuda

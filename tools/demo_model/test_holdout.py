@@ -1,0 +1,69 @@
+"""No held-out item occurs in the training stream: the stream is regenerated from its seed and searched.
+
+Default: a fixed sample of the documents trained on. `--full`: all of them. Needs the standard library alone.
+"""
+import json
+import pathlib
+
+import pytest
+
+from corpus import evalsets, stream
+from holdout import HeldOut
+
+kModel = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"
+kSample = 80_000
+
+
+@pytest.fixture(scope="module")
+def suites():
+    paths = sorted((kModel / "eval").glob("*.jsonl"))
+    assert paths, f"no suites in {kModel}"
+    return {p.stem: [json.loads(line) for line in p.read_text().splitlines()] for p in paths}
+
+
+@pytest.fixture(scope="module")
+def held_out(suites):
+    return HeldOut(suites)
+
+
+def test_suites_are_the_generated_ones(suites):
+    assert suites == json.loads(json.dumps(evalsets.build()))
+    assert all(len(items) >= 100 for items in suites.values())
+    assert suites["arithmetic"][0]["messages"][0]["content"] == "What is 17 + 25?"
+
+
+def test_stream_is_a_pure_function_of_seed_and_index():
+    assert stream.document(1, 777) == stream.document(1, 777)
+    assert stream.document(1, 777) != stream.document(2, 777)
+
+
+def test_no_held_out_item_is_trained(held_out, request):
+    record = json.loads((kModel / "training.json").read_text())
+    total = record["documents"]
+    stride = 1 if request.config.getoption("--full", default=False) else max(1, total // kSample)
+    checked = 0
+    for i in range(0, total, stride):
+        leaks = held_out.leaks(stream.document(record["seed"], i))
+        assert not leaks, f"document {i} gives away {leaks}"
+        checked += 1
+    assert checked >= min(total, kSample)
+
+
+def test_a_planted_item_is_found(held_out, suites):
+    for items in suites.values():
+        item = items[-1]
+        planted = {"messages": stream.document(1, 5)["messages"] + item["messages"] + [{"role": "assistant", "content": "?"}]}
+        assert item["id"] in held_out.leaks(planted)
+
+
+@pytest.mark.parametrize("messages", [
+    [{"role": "user", "content": "Kindly add 25 to 17!"}, {"role": "assistant", "content": "42"}],
+    [{"role": "user", "content": "I had 17 pens and got 25 more."}, {"role": "assistant", "content": "42"}],
+    [{"role": "user", "content": "8 + 9"}, {"role": "assistant", "content": "17"}, {"role": "user", "content": "And plus 25?"},
+     {"role": "assistant", "content": "42"}]])
+def test_a_held_out_sum_is_found_in_any_wording(held_out, messages):
+    assert held_out.leaks({"messages": messages}) == ["arithmetic-000"]
+
+
+def test_an_innocent_document_is_not_accused(held_out):
+    assert held_out.leaks({"messages": [{"role": "user", "content": "17 - 25"}, {"role": "assistant", "content": "-8"}]}) == []
