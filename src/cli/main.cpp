@@ -40,7 +40,11 @@ std::string nearest_flag(const CLI::App& app, const std::string& unknown) {
 
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* chosen = &app;
-  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  std::string command = "perigee";
+  while (!chosen->get_subcommands().empty()) {
+    chosen = chosen->get_subcommands().front();
+    command += " " + chosen->get_name();
+  }
   std::string message = error.what();
   const std::vector<std::string> extra = chosen->remaining();
   if (!extra.empty()) {
@@ -50,8 +54,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
                           nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }
   std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "perigee: {} (see {} --help)\n", message,
-             chosen == &app ? "perigee" : "perigee " + chosen->get_name());
+  fmt::print(stderr, "perigee: {} (see {} --help)\n", message, command);
   return 2;
 }
 

@@ -24,6 +24,13 @@ def test_unknown_flag_names_the_nearest():
     assert "--zzzzzzzz" in line and "did you mean" not in line
 
 
+def test_the_help_that_is_named_exists():
+    line = fails(2, "bench", "latency", MODEL, "--zzzzzzzz")
+    command = line[line.index("(see perigee ") + len("(see perigee ") : -1].split()
+    assert command == ["bench", "latency", "--help"]
+    assert run(*command).returncode == 0
+
+
 def test_unknown_command():
     line = fails(2, "genrate", MODEL)
     assert "genrate" in line
@@ -91,13 +98,14 @@ class TestWithModel:
         assert "spelling" in line and "arithmetic" in line
 
     def test_lanes(self):
-        assert "--lanes: 3 not in {1,2,4" in fails(2, "generate", MODEL, "--prompt", "x", "--lanes", 3)
+        line = fails(2, "generate", MODEL, "--prompt", "x", "--lanes", 3)
+        assert "--lanes" in line and "3" in line and "16" in line
         line = fails(2, "generate", MODEL, "--prompt", "x", "--lanes", 32)
         assert "lanes that fit: 1, 2" in line
 
     def test_formats(self):
         line = fails(2, "generate", MODEL, "--prompt", "x", "--kv-cache-dtype", "fp4")
-        assert "--kv-cache-dtype: fp4 not in" in line and "nvfp4" in line
+        assert "--kv-cache-dtype" in line and "fp4 " in line and "nvfp4" in line
 
     def test_tools_files(self, tmp_path):
         assert "missing.json" in fails(2, "generate", MODEL, "--prompt", "x", "--tools", tmp_path / "missing.json")
