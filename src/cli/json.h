@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "text/json_text.h"
+
 namespace perigee::cli {
 
 // The shortest decimal of an fp32, as a JSON number; null when it is not finite.
@@ -16,20 +18,9 @@ inline boost::json::value json_number(float x) {
   return std::strtod(fmt::format("{}", x).c_str(), nullptr);
 }
 
-// An object, array or value as text on one line.
+// A value as text on one line.
 inline std::string json_text(const boost::json::value& v) {
-  std::string out;
-  if (v.is_object()) {
-    for (const auto& [key, value] : v.as_object()) {
-      out += (out.empty() ? "" : ",") + boost::json::serialize(key) + ":" + json_text(value);
-    }
-    return "{" + out + "}";
-  }
-  if (v.is_array()) {
-    for (const auto& value : v.as_array()) out += (out.empty() ? "" : ",") + json_text(value);
-    return "[" + out + "]";
-  }
-  return v.is_double() ? fmt::format("{}", v.as_double()) : boost::json::serialize(v);
+  return perigee::json_text(v, JsonSpacing::kCompact);
 }
 
 }  // namespace perigee::cli
