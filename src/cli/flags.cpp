@@ -40,6 +40,8 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights"));
   group(app.add_option("--device", device, "where to compute")->check(CLI::IsMember({"cpu"})));
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->check(CLI::Range(0, 1024)));
+  group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
+            ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
   numerics.add_to(app);
 }
 
@@ -53,7 +55,10 @@ Runner ModelFlags::load() const {
   }
   Weights weights = load_weights(model, config, {.format = format, .seed = dummy_seed});
   return Runner(std::move(config), std::move(weights),
-                {.precision = numerics.precision(), .plan = numerics.plan(), .threads = threads});
+                {.precision = numerics.precision(),
+                 .plan = numerics.plan(),
+                 .threads = threads,
+                 .cpu_kernels = cpu_kernels});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

@@ -20,7 +20,7 @@ struct NumericsFlags {
 };
 
 struct ModelFlags {
-  std::string model, load_format = "auto", override_config, device = "cpu";
+  std::string model, load_format = "auto", override_config, device = "cpu", cpu_kernels = "auto";
   NumericsFlags numerics;
   int threads = 0;
   uint64_t dummy_seed = 0;

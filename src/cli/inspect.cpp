@@ -9,6 +9,7 @@
 #include "cli/json.h"
 #include "engine/numerics.h"
 #include "model/summary.h"
+#include "ops/cpu/fast/backend.h"
 
 namespace perigee::cli {
 
@@ -65,13 +66,16 @@ boost::json::object summary_json(const ModelConfig& c, const ModelSummary& s, co
   }
   boost::json::object fields;
   for (const auto& [key, value] : id.fields) fields[key] = value;
+  const cpu::Kernels* kernels = cpu::best_kernels();
   return {{"architecture", s.architecture},
           {"parameters", s.parameters},
           {"active_parameters", s.active_parameters},
           {"tensors", s.tensors},
           {"bytes", std::move(bytes)},
           {"layers", layer_kinds(c)},
-          {"numerics", {{"digest", id.digest}, {"fields", std::move(fields)}}}};
+          {"numerics", {{"digest", id.digest}, {"fields", std::move(fields)}}},
+          {"cpu", {{"kernels", kernels ? kernels->name : "plain"},
+                   {"fast_stages", boost::json::value_from(cpu::fast_stages())}}}};
 }
 
 int run_inspect(const Flags& f) {

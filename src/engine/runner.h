@@ -13,6 +13,7 @@ struct RunnerOptions {
   Precision precision;
   ReductionPlan plan;
   int threads = 0;  // 0: all hardware threads
+  std::string cpu_kernels = "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
 };
 
 class Runner {
@@ -24,6 +25,7 @@ class Runner {
   const NumericsIdentity& numerics() const { return numerics_; }
   const CacheShape& cache_shape() const { return cache_shape_; }
   int threads() const { return threads_; }
+  std::string kernels() const { return backend_->kernels(); }
 
   // Computes the batch, appends its rows to the caches, and returns logits[batch.logit_rows.size(), vocab].
   std::span<const float> step(const Batch& batch, StepTrace* trace = nullptr);

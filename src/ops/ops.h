@@ -298,6 +298,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string architecture() const = 0;  // part of the numerics identity, e.g. "x86-bf16-v1"
+  virtual std::string kernels() const = 0;       // which code computes it, e.g. "plain": never changes a bit
 
   virtual void embed(const EmbedArgs&) = 0;
   virtual void attn_res_mix(const AttnResMixArgs&) = 0;

@@ -7,10 +7,11 @@
 
 namespace perigee::cpu {
 
-class PlainBackend final : public Backend {
+class PlainBackend : public Backend {
  public:
   explicit PlainBackend(int threads) : pool_(threads) {}
   std::string architecture() const override { return "x86-bf16-v1"; }
+  std::string kernels() const override { return "plain"; }
 
   void embed(const EmbedArgs&) override;
   void attn_res_mix(const AttnResMixArgs&) override;
@@ -33,7 +34,7 @@ class PlainBackend final : public Backend {
   void moe_experts(const MoeExpertsArgs&) override;
   void moe_combine(const MoeCombineArgs&) override;
 
- private:
+ protected:
   ThreadPool pool_;
 };
 
