@@ -76,18 +76,23 @@ struct Conversation {
     const GenerateRequest request{.prompt = chat.prompt(messages, options),
                                   .sampling = flags.sampling.params(flags.model.model),
                                   .max_tokens = flags.sampling.max_tokens,
-                                  .stop_ids = chat.stop_ids(runner.config())};
-    const auto parser = chat.format().parser(options.thinking);
+                                  .stop_ids = flags.sampling.ignore_eos ? std::vector<int32_t>()
+                                                                        : chat.stop_ids(runner.config()),
+                                  .logits = flags.sampling.logits};
+    AnswerStream stream(chat.format().parser(options.thinking), flags.sampling.stop,
+                        flags.sampling.logits.min_tokens);
     Printer printer;
     GenerateOptions run;
     g_interrupted = false;
     run.on_prefill = [&](size_t, int64_t, int64_t) { return !g_interrupted.load(); };
     run.on_token = [&](size_t, const GeneratedToken& token) {
-      printer.show(parser->push(token.id));
-      return !g_interrupted.load();
+      printer.show(stream.push(token.id));
+      return !stream.stopped() && !g_interrupted.load();
     };
-    const Generation g = generate(runner, {request}, run)[0];
-    const ParsedMessage message = parser->finish();
+    Generation g = generate(runner, {request}, run)[0];
+    printer.show(stream.flush());
+    if (stream.stopped()) g.finish_reason = "stop";
+    const ParsedMessage message = stream.message();
     printer.end();
     for (const auto& call : message.tool_calls) fmt::print("call {}({})\n", call.name, call.arguments);
     const double rate = g.decode_seconds > 0 ? (g.tokens.size() - 1) / g.decode_seconds : 0;

@@ -42,6 +42,23 @@ ParsedMessage ChatModel::parse(const Generation& generation, bool thinking) cons
   return parser->finish();
 }
 
+Delta AnswerStream::push(int32_t token) {
+  ++tokens_;
+  return give(parser_->push(token), false);
+}
+
+Delta AnswerStream::flush() { return give(parser_->flush(), true); }
+
+Delta AnswerStream::give(Delta delta, bool at_end) {
+  if (stopped()) return {};
+  delta.content = tokens_ < min_tokens_ ? stops_.push_unchecked(delta.content) : stops_.push(delta.content);
+  if (at_end) delta.content += stops_.flush();
+  message_.reasoning += delta.reasoning;
+  message_.content += delta.content;
+  message_.tool_calls.insert(message_.tool_calls.end(), delta.tool_calls.begin(), delta.tool_calls.end());
+  return delta;
+}
+
 boost::json::array read_tools(const std::string& file) {
   std::ifstream in(file);
   if (!in) fail(ErrorCode::kUsage, "--tools {}: cannot be read", file);

@@ -10,6 +10,7 @@
 
 #include "engine/generate.h"
 #include "text/chat.h"
+#include "text/stop_strings.h"
 #include "text/tokenizer.h"
 
 namespace perigee::cli {
@@ -30,6 +31,29 @@ class ChatModel {
  private:
   Tokenizer tokenizer_;
   std::unique_ptr<ChatFormat> format_;
+};
+
+// An answer as its tokens arrive: parsed, and its content ended before a stop string.
+class AnswerStream {
+ public:
+  // Stops count after `min_tokens` tokens.
+  AnswerStream(std::unique_ptr<OutputParser> parser, std::vector<std::string> stops, int min_tokens)
+      : parser_(std::move(parser)), stops_(std::move(stops)), min_tokens_(min_tokens) {}
+
+  Delta push(int32_t token);
+  bool stopped() const { return !stops_.found().empty(); }
+  // What was held back at the end.
+  Delta flush();
+  // Everything given out so far.
+  const ParsedMessage& message() const { return message_; }
+
+ private:
+  Delta give(Delta delta, bool at_end);
+
+  std::unique_ptr<OutputParser> parser_;
+  StopStrings stops_;
+  int min_tokens_, tokens_ = 0;
+  ParsedMessage message_;
 };
 
 // Reads a JSON array of OpenAI tool objects.

@@ -73,6 +73,21 @@ void SamplingFlags::add_to(CLI::App& app) {
             ->check(CLI::Range(0, 1 << 30))
             ->default_str("the model's"));
   group(app.add_option("--seed", seed, "the same seed gives the same answer"));
+  group(app.add_option("--min-p", logits.min_p, "keep tokens at least this likely beside the likeliest")
+            ->check(CLI::Range(0.0, 1.0)));
+  group(app.add_option("--repetition-penalty", logits.repetition_penalty,
+                       "above 1: tokens of prompt and answer get less likely"));
+  group(app.add_option("--frequency-penalty", logits.frequency_penalty,
+                       "subtracted for every time a token stands in the answer")
+            ->check(CLI::Range(-2.0, 2.0)));
+  group(app.add_option("--presence-penalty", logits.presence_penalty,
+                       "subtracted once for every token of the answer")
+            ->check(CLI::Range(-2.0, 2.0)));
+  group(app.add_option("--min-tokens", logits.min_tokens, "no end before this many tokens")
+            ->check(CLI::Range(0, 1 << 30)));
+  group(app.add_option("--stop", stop, "end the answer's text before this string; may be given again")
+            ->allow_extra_args(false));
+  group(app.add_flag("--ignore-eos", ignore_eos, "go on to --max-tokens, whatever the model says"));
   group(app.add_option("--max-tokens", max_tokens, "longest answer, thinking included")
             ->check(CLI::Range(1, 1 << 30)));
 }

@@ -33,6 +33,9 @@ struct SamplingFlags {
   float temperature = -1, top_p = -1;  // negative: what generation_config.json says
   int top_k = -1, max_tokens = 1024;
   uint64_t seed = 0;
+  LogitsParams logits;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
 
   void add_to(CLI::App& app);
   // Checked, with the model folder's generation_config.json filling what was not given.

@@ -71,8 +71,11 @@ int run_generate(const Flags& f) {
   GenerateRequest request{.prompt = chat.prompt(messages, options),
                           .sampling = f.sampling.params(f.model.model),
                           .max_tokens = f.sampling.max_tokens,
-                          .stop_ids = chat.stop_ids(runner.config()),
-                          .top_logprobs = std::max(0, f.logprobs)};
+                          .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>()
+                                                            : chat.stop_ids(runner.config()),
+                          .top_logprobs = std::max(0, f.logprobs),
+                          .logits = f.sampling.logits};
+  AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   Progress progress("reading the prompt", static_cast<int64_t>(request.prompt.size()), 1, "tokens");
   int64_t shown = 0;
   GenerateOptions run;
@@ -80,8 +83,14 @@ int run_generate(const Flags& f) {
     progress.advance(done - std::exchange(shown, done));
     return true;
   };
-  const Generation g = generate(runner, {request}, run)[0];
-  const ParsedMessage message = chat.parse(g, options.thinking);
+  run.on_token = [&](size_t, const GeneratedToken& token) {
+    answer.push(token.id);
+    return !answer.stopped();
+  };
+  Generation g = generate(runner, {request}, run)[0];
+  answer.flush();
+  if (answer.stopped()) g.finish_reason = "stop";
+  const ParsedMessage& message = answer.message();
   if (!f.json) {
     print_text(message);
     if (f.logprobs >= 0) {

@@ -15,6 +15,7 @@ struct Running {
   size_t index;
   const GenerateRequest* request;
   SequenceCache cache;
+  LogitsProcessor processor;
   int64_t prefilled = 0;
   Generation result;
   Clock::time_point start = Clock::now(), first_token;
@@ -32,6 +33,7 @@ void check_request(const Runner& runner, const GenerateRequest& r) {
     fail(ErrorCode::kBadRequest, "the prompt has {} tokens, but the model's context holds {}; shorten it",
          r.prompt.size(), limit);
   }
+  check_logits_params(r.logits, static_cast<int>(vocab));
   for (int32_t id : r.prompt) {
     if (id < 0 || id >= vocab)
       fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
@@ -89,6 +91,7 @@ bool append(const Runner& runner, Running& r, GeneratedToken token, const Genera
   const GenerateRequest& request = *r.request;
   if (r.result.tokens.empty()) r.first_token = Clock::now();
   r.result.tokens.push_back(std::move(token));
+  r.processor.accept(r.result.tokens.back().id);
   const GeneratedToken& t = r.result.tokens.back();
   const bool go_on = !options.on_token || options.on_token(r.index, t);
   const int64_t length = r.prompt_length() + static_cast<int64_t>(r.result.tokens.size());
@@ -129,6 +132,8 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
       running.push_back({.index = next,
                          .request = &requests[next],
                          .cache = SequenceCache(runner.cache_shape()),
+                         .processor = LogitsProcessor(requests[next].logits, requests[next].stop_ids,
+                                                      requests[next].prompt),
                          .result = {},
                          .first_token = {}});
       ++next;
@@ -146,11 +151,13 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
 
     std::vector<SampleParams> params;
     std::vector<int64_t> positions;
+    std::vector<const LogitsProcessor*> processors;
     for (const Running* r : sampled) {
+      processors.push_back(&r->processor);
       params.push_back(r->request->sampling);
       positions.push_back(r->cache.length());
     }
-    const std::vector<Runner::Sampled> tokens = runner.sample(params, positions);
+    const std::vector<Runner::Sampled> tokens = runner.sample(params, positions, processors);
     const int vocab = runner.config().vocab_size;
     std::vector<const Running*> finished;
     for (size_t i = 0; i < sampled.size(); ++i) {

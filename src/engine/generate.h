@@ -16,6 +16,7 @@ struct GenerateRequest {
   int max_tokens = 1024;
   std::vector<int32_t> stop_ids;  // ends the answer; the stop id itself is part of the tokens
   int top_logprobs = 0;           // alternatives to report per token
+  LogitsParams logits = {};       // penalties, bias and bans before the draw
 };
 
 struct GeneratedToken {

@@ -76,22 +76,49 @@ std::span<const float> Runner::step(const Batch& batch, StepTrace* trace) {
   return logits_;
 }
 
-std::vector<Runner::Sampled> Runner::sample(std::span<const SampleParams> params,
-                                            std::span<const int64_t> positions) {
-  check(params.size() * config_.vocab_size == logits_.size(),
-        "Runner::sample: one set of parameters per logit row");
-  std::vector<int32_t> tokens(params.size());
-  std::vector<float> log_norm(params.size());
-  backend_->sample({.logits = logits_.data(),
+void Runner::draw(const float* logits, std::span<const SampleParams> params,
+                  std::span<const int64_t> positions, std::span<int32_t> tokens, std::span<float> log_norm) {
+  backend_->sample({.logits = logits,
                     .params = params,
                     .positions = positions,
                     .tokens = tokens,
                     .log_norm = log_norm,
                     .vocab = config_.vocab_size,
                     .lanes = plan_.lanes});
+}
+
+std::vector<Runner::Sampled> Runner::sample(std::span<const SampleParams> params,
+                                            std::span<const int64_t> positions,
+                                            std::span<const LogitsProcessor* const> processors) {
+  const size_t vocab = config_.vocab_size;
+  check(params.size() * vocab == logits_.size(), "Runner::sample: one set of parameters per logit row");
+  check(processors.empty() || processors.size() == params.size(), "Runner::sample: one processor per row");
+  std::vector<int32_t> tokens(params.size());
+  std::vector<float> log_norm(params.size());
+  draw(logits_.data(), params, positions, tokens, log_norm);
+
+  // Rows with a processor are drawn once more, from processed copies.
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < processors.size(); ++i) {
+    if (processors[i] && processors[i]->active()) rows.push_back(i);
+  }
+  std::vector<float> processed(rows.size() * vocab), unused(rows.size());
+  std::vector<SampleParams> row_params;
+  std::vector<int64_t> row_positions;
+  std::vector<int32_t> row_tokens(rows.size());
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const std::span<float> row(processed.data() + j * vocab, vocab);
+    std::copy_n(logits_.data() + rows[j] * vocab, vocab, row.begin());
+    processors[rows[j]]->apply(row, params[rows[j]].temperature);
+    row_params.push_back(params[rows[j]]);
+    row_positions.push_back(positions[rows[j]]);
+  }
+  if (!rows.empty()) draw(processed.data(), row_params, row_positions, row_tokens, unused);
+  for (size_t j = 0; j < rows.size(); ++j) tokens[rows[j]] = row_tokens[j];
+
   std::vector<Sampled> out;
   for (size_t i = 0; i < params.size(); ++i) {
-    const float z = logits_[i * config_.vocab_size + tokens[i]];
+    const float z = logits_[i * vocab + tokens[i]];
     out.push_back({.token = tokens[i], .logprob = z - log_norm[i], .log_norm = log_norm[i]});
   }
   return out;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/logits.h"
 #include "engine/numerics.h"
 #include "model/step.h"
 
@@ -35,10 +36,16 @@ class Runner {
     float logprob = 0;  // raw log-probability: temperature 1, no token left out
     float log_norm = 0;
   };
-  // One token per row of the last step's logits; position[i] is where the sampled token will stand.
-  std::vector<Sampled> sample(std::span<const SampleParams> params, std::span<const int64_t> positions);
+  // One token per row of the last step's logits; position[i] is where the sampled token will stand. Row i is
+  // drawn from its logits as processors[i] leaves them (null, or no processors: as they are); the
+  // log-probabilities are those of the model's own logits.
+  std::vector<Sampled> sample(std::span<const SampleParams> params, std::span<const int64_t> positions,
+                              std::span<const LogitsProcessor* const> processors = {});
 
  private:
+  void draw(const float* logits, std::span<const SampleParams> params, std::span<const int64_t> positions,
+            std::span<int32_t> tokens, std::span<float> log_norm);
+
   ModelConfig config_;
   Weights weights_;
   ReductionPlan plan_;

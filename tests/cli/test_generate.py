@@ -137,3 +137,29 @@ def test_cache_formats_have_their_own_identity(dtype):
         for extra in (("--max-tokens", 1), ("--max-tokens", 1, "--kv-cache-dtype", dtype))
     )
     assert plain["numerics"] != other["numerics"]
+
+
+def test_stop_string_ends_the_text_before_it():
+    free = generate(QUESTION, "--temperature", "0")
+    assert "42" in free["text"]
+    cut = generate(QUESTION, "--temperature", "0", "--stop", "2")
+    assert cut["text"] == free["text"].split("2")[0]
+    assert cut["finish_reason"] == "stop"
+    assert len(cut["token_ids"]) < len(free["token_ids"])
+
+
+def test_minimum_length_and_ignored_end_go_on():
+    free = generate(QUESTION, "--temperature", "0")
+    longer = generate(QUESTION, "--temperature", "0", "--min-tokens", str(len(free["token_ids"]) + 5))
+    assert len(longer["token_ids"]) >= len(free["token_ids"]) + 5
+    on = generate(QUESTION, "--temperature", "0", "--ignore-eos", "--max-tokens", "60")
+    assert len(on["token_ids"]) == 60 and on["finish_reason"] == "length"
+
+
+def test_penalties_change_the_draw_and_not_the_logprobs():
+    free = generate(QUESTION, "--temperature", "0", "--logprobs", "0", "--max-tokens", "8")
+    same = generate(QUESTION, "--temperature", "0", "--logprobs", "0", "--max-tokens", "8", "--repetition-penalty", "1")
+    assert same["token_ids"] == free["token_ids"]
+    other = generate(QUESTION, "--temperature", "0", "--logprobs", "0", "--max-tokens", "8", "--repetition-penalty", "5")
+    assert other["token_ids"] != free["token_ids"]
+    assert other["logprobs"][0]["logprob"] <= free["logprobs"][0]["logprob"]
