@@ -85,7 +85,7 @@ def main():
     if (ROOT / "models/tiny-k31/tiktoken.model").exists():
         vocabularies["tiny-k31"] = read_ranks(ROOT / "models/tiny-k31/tiktoken.model")
     texts = {"english": english(size), "code": code(size), "chinese": chinese(size), "one_word_1MB": one_word(1_000_000),
-             "one_word_250kB": one_word(250_000)}
+             "one_word_250kB": one_word(250_000), "spaces_1MB": " " * 1_000_000, "spaces_250kB": " " * 250_000}
     rows = []
     for vocabulary, ranks in vocabularies.items():
         enc = encoding(ranks)

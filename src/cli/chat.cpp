@@ -81,6 +81,7 @@ struct Conversation {
     Printer printer;
     GenerateOptions run;
     g_interrupted = false;
+    run.on_prefill = [&](size_t, int64_t, int64_t) { return !g_interrupted.load(); };
     run.on_token = [&](size_t, const GeneratedToken& token) {
       printer.show(parser->push(token.id));
       return !g_interrupted.load();

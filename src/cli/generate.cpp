@@ -78,6 +78,7 @@ int run_generate(const Flags& f) {
   GenerateOptions run;
   run.on_prefill = [&](size_t, int64_t done, int64_t) {
     progress.advance(done - std::exchange(shown, done));
+    return true;
   };
   const Generation g = generate(runner, {request}, run)[0];
   const ParsedMessage message = chat.parse(g, options.thinking);

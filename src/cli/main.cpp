@@ -9,7 +9,7 @@
 
 namespace {
 
-// Levenshtein distance, for the nearest match of an unknown flag.
+// Levenshtein distance.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -23,19 +23,31 @@ size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// The long flag of the app nearest to an unknown one, if any is near.
-std::string nearest_flag(const CLI::App& app, const std::string& unknown) {
+// What an unknown word may have meant, as the end of a message; "" when nothing is near.
+std::string did_you_mean(const std::string& unknown, const std::vector<std::string>& known) {
   std::string best;
   size_t distance = unknown.size() / 2;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      if (const size_t d = edit_distance("--" + name, unknown); d < distance) {
-        distance = d;
-        best = "--" + name;
-      }
+  for (const std::string& name : known) {
+    if (const size_t d = edit_distance(name, unknown); d < distance) {
+      distance = d;
+      best = name;
     }
   }
-  return best;
+  return best.empty() ? "" : fmt::format("; did you mean {}?", best);
+}
+
+// The first argument that no command or flag took.
+std::string unknown_argument(const CLI::App& app, const std::string& argument) {
+  std::vector<std::string> known;
+  if (!argument.starts_with('-') && !app.get_subcommands({}).empty()) {
+    for (const CLI::App* sub : app.get_subcommands({})) known.push_back(sub->get_name());
+    return fmt::format("unknown command '{}'{}", argument, did_you_mean(argument, known));
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  return fmt::format("unknown argument '{}'{}", argument,
+                     did_you_mean(argument.substr(0, argument.find('=')), known));
 }
 
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -47,12 +59,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::string message = error.what();
   const std::vector<std::string> extra = chosen->remaining();
-  if (!extra.empty()) {
-    const std::string flag = extra.front().substr(0, extra.front().find('='));
-    const std::string nearest = nearest_flag(*chosen, flag);
-    message = fmt::format("unknown argument '{}'{}", extra.front(),
-                          nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
-  }
+  if (!extra.empty()) message = unknown_argument(*chosen, extra.front());
   std::replace(message.begin(), message.end(), '\n', ' ');
   fmt::print(stderr, "perigee: {} (see {} --help)\n", message, command);
   return 2;

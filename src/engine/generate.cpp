@@ -19,7 +19,8 @@ struct Running {
   Generation result;
   Clock::time_point start = Clock::now(), first_token;
 
-  bool prefilling() const { return prefilled < static_cast<int64_t>(request->prompt.size()); }
+  int64_t prompt_length() const { return static_cast<int64_t>(request->prompt.size()); }
+  bool prefilling() const { return prefilled < prompt_length(); }
 };
 
 void check_request(const Runner& runner, const GenerateRequest& r) {
@@ -64,16 +65,23 @@ Batch next_batch(std::list<Running>& running, const GenerateOptions& options,
   int64_t budget = options.max_batched_tokens;
   for (Running& r : running) {
     if (!r.prefilling() || budget == 0) continue;
-    const int64_t total = static_cast<int64_t>(r.request->prompt.size());
-    const int64_t n = std::min(budget, total - r.prefilled);
+    const int64_t n = std::min(budget, r.prompt_length() - r.prefilled);
     budget -= n;
-    const bool last = r.prefilled + n == total;
+    const bool last = r.prefilled + n == r.prompt_length();
     batch.add(r.cache, std::span(r.request->prompt).subspan(r.prefilled, n), 0, last ? 1 : 0);
     r.prefilled += n;
     if (last) sampled.push_back(&r);
-    if (options.on_prefill) options.on_prefill(r.index, r.prefilled, total);
   }
   return batch;
+}
+
+// Asks whether to go on reading the prompt; true when the request is finished, as cancelled.
+bool cancelled(Running& r, const GenerateOptions& options) {
+  if (!r.prefilling() || !options.on_prefill || options.on_prefill(r.index, r.prefilled, r.prompt_length()))
+    return false;
+  r.result.finish_reason = "cancelled";
+  r.result.prefill_seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
+  return true;
 }
 
 // Appends a sampled token; true when the request is finished.
@@ -83,7 +91,7 @@ bool append(const Runner& runner, Running& r, GeneratedToken token, const Genera
   r.result.tokens.push_back(std::move(token));
   const GeneratedToken& t = r.result.tokens.back();
   const bool go_on = !options.on_token || options.on_token(r.index, t);
-  const int64_t length = static_cast<int64_t>(request.prompt.size() + r.result.tokens.size());
+  const int64_t length = r.prompt_length() + static_cast<int64_t>(r.result.tokens.size());
   const int64_t limit = runner.config().max_position_embeddings;
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), t.id) != request.stop_ids.end()) {
     r.result.finish_reason = "stop";
@@ -112,6 +120,10 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
   std::vector<Generation> results(requests.size());
   std::list<Running> running;
   size_t next = 0;
+  const auto finish = [&](const Running& r) {
+    if (options.on_finished) options.on_finished(r.index, r.result);
+    results[r.index] = r.result;
+  };
   while (next < requests.size() || !running.empty()) {
     while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency) {
       running.push_back({.index = next,
@@ -121,6 +133,12 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
                          .first_token = {}});
       ++next;
     }
+    running.remove_if([&](Running& r) {
+      const bool drop = cancelled(r, options);
+      if (drop) finish(r);
+      return drop;
+    });
+    if (running.empty()) continue;
     std::vector<Running*> sampled;
     const Batch batch = next_batch(running, options, sampled);
     const std::span<const float> logits = runner.step(batch);
@@ -143,8 +161,7 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
       if (append(runner, *sampled[i], std::move(token), options)) finished.push_back(sampled[i]);
     }
     for (const Running* r : finished) {
-      if (options.on_finished) options.on_finished(r->index, r->result);
-      results[r->index] = r->result;
+      finish(*r);
       running.remove_if([r](const Running& x) { return &x == r; });
     }
   }

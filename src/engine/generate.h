@@ -33,7 +33,9 @@ struct Generation {
 struct GenerateOptions {
   int concurrency = 8;           // requests running at once
   int max_batched_tokens = 512;  // prompt tokens computed in one step
-  std::function<void(size_t request, int64_t done, int64_t total)> on_prefill;
+  // Called before every step while a request's prompt is being read, with the prompt tokens computed so far;
+  // returning false cancels that request.
+  std::function<bool(size_t request, int64_t done, int64_t total)> on_prefill;
   // Called for every token as it is sampled; returning false cancels that request.
   std::function<bool(size_t request, const GeneratedToken&)> on_token;
   std::function<void(size_t request, const Generation&)> on_finished;

@@ -1,6 +1,6 @@
 // The records of the cache: how one token's MLA latent and index key lie in memory, and how fp32 values
 // become them. All arithmetic is fp32 with the operations written here, so that every device makes the same
-// bytes.
+// bytes of finite values; what NaN and infinity become is each device's own affair.
 #pragma once
 
 #include <bit>

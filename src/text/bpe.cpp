@@ -137,7 +137,7 @@ void Bpe::merge_short(std::string_view piece, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), part, part + count);
 }
 
-void Bpe::merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
+size_t Bpe::merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
   check(piece.size() < UINT32_MAX, "merge_long: piece of 4 GiB or more");
   // A doubly linked list of parts, named by their first byte, and a heap of (rank, position). An entry whose
   // pair has changed since is skipped when it comes up.
@@ -161,13 +161,16 @@ void Bpe::merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
   }
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap(std::greater<>(),
                                                                             std::move(entries));
+  size_t made = heap.size();
   const auto refresh = [&](uint32_t at) {
     Part& part = parts[at];
     part.pair = kNone;
     if (part.next == kNowhere) return;
     const uint32_t after = parts[part.next].next;
     part.pair = rank(piece.substr(at, (after == kNowhere ? length : after) - at));
-    if (part.pair != kNone) heap.push(entry(part.pair, at));
+    if (part.pair == kNone) return;
+    heap.push(entry(part.pair, at));
+    ++made;
   };
   while (!heap.empty()) {
     const uint32_t at = static_cast<uint32_t>(heap.top());
@@ -184,6 +187,7 @@ void Bpe::merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
     if (part.previous != kNowhere) refresh(part.previous);
   }
   for (uint32_t at = 0; at != kNowhere; at = parts[at].next) ids.push_back(parts[at].id);
+  return made;
 }
 
 }  // namespace perigee

@@ -21,9 +21,11 @@ class Bpe {
   // Appends the ids of `piece`, one or more bytes.
   void encode(std::string_view piece, std::vector<int32_t>& ids) const;
 
-  // The two merge loops behind encode, of equal results; public for the test that compares them.
+  // The two merge loops behind encode, of equal results; public for the tests. merge_short takes at most
+  // kShort bytes. merge_long returns how many heap entries it made, its measure of work: at most three a
+  // byte.
   void merge_short(std::string_view piece, std::vector<int32_t>& ids) const;
-  void merge_long(std::string_view piece, std::vector<int32_t>& ids) const;
+  size_t merge_long(std::string_view piece, std::vector<int32_t>& ids) const;
   static constexpr size_t kShort = 96;  // bytes; above, the heap is faster
 
   // Rank of these exact bytes, or kNone.

@@ -48,6 +48,8 @@ class K2Format : public ChatFormat {
 
   std::vector<Segment> render(const json::array& messages, const ChatOptions& options) const override {
     refuse_unsupported(options);
+    // Tool results stay in the caller's order, unlike K3's: the published template writes them as they come,
+    // and each carries the id of its call.
     const std::vector<Message> history = read_messages(messages);
     // Reasoning is kept only after the last whole answer: in the tool round that is still going on.
     size_t open_round = 0;

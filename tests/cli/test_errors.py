@@ -31,9 +31,12 @@ def test_the_help_that_is_named_exists():
     assert run(*command).returncode == 0
 
 
-def test_unknown_command():
+def test_unknown_command_names_the_nearest():
     line = fails(2, "genrate", MODEL)
-    assert "genrate" in line
+    assert "'genrate'" in line and "did you mean generate?" in line
+    assert "did you mean latency?" in fails(2, "bench", "latncy", MODEL)
+    line = fails(2, "zzzzzzzz")
+    assert "'zzzzzzzz'" in line and "did you mean" not in line
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 from perigee_cli import MODEL, needs_model, run, run_json
 
-# Cuts Kimi K3.1 Pro's built-in config to 0.4 GB. The first four layers are three of KDA and one of MLA with DSA, the
+# Cuts Kimi K3.1 Pro's built-in config to 1.0 GB. The first four layers are three of KDA and one of MLA with DSA, the
 # first of them dense. The vocabulary keeps its size, since the ids of control tokens stand in the config.
 CUT = ",".join(
     [

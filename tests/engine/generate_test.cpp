@@ -112,18 +112,38 @@ TEST_F(Generate, CancellingOneLeavesTheOthersAlone) {
   EXPECT_EQ(finished[0], 1u);
 }
 
-TEST_F(Generate, PrefillIsReportedToTheEnd) {
-  int64_t last = 0, calls = 0;
+TEST_F(Generate, PrefillIsReportedBeforeEveryStep) {
+  std::vector<int64_t> reported;
   GenerateOptions options = limits(8, 16);
   options.on_prefill = [&](size_t, int64_t done, int64_t total) {
-    EXPECT_GT(done, last);
     EXPECT_EQ(total, 50);
-    last = done;
-    ++calls;
+    reported.push_back(done);
+    return true;
   };
   generate(runner_, {request(50, 6, {}, 1)}, options);
-  EXPECT_EQ(last, 50);
-  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(reported, (std::vector<int64_t>{0, 16, 32, 48}));
+}
+
+TEST_F(Generate, CancellingAPrefillStopsItAndNoOther) {
+  const std::vector<GenerateRequest> requests = {request(20, 6, {}, 4), request(50, 7, {}, 4),
+                                                 request(10, 8, {}, 4)};
+  const std::vector<Generation> free = generate(runner_, requests, limits(3, 16));
+  std::vector<int64_t> reported;
+  std::vector<size_t> finished;
+  GenerateOptions options = limits(3, 16);
+  options.on_prefill = [&](size_t i, int64_t done, int64_t) {
+    if (i == 1) reported.push_back(done);
+    return i != 1 || done < 28;
+  };
+  options.on_finished = [&](size_t i, const Generation&) { finished.push_back(i); };
+  const std::vector<Generation> got = generate(runner_, requests, options);
+  EXPECT_EQ(reported, (std::vector<int64_t>{0, 0, 12, 28}));  // 20 of the first 32 tokens are the other's
+  EXPECT_EQ(got[1].finish_reason, "cancelled");
+  EXPECT_TRUE(got[1].tokens.empty());
+  expect_same(got[0], free[0]);
+  expect_same(got[2], free[2]);
+  EXPECT_EQ(std::count(finished.begin(), finished.end(), 1u), 1);
+  EXPECT_EQ(finished.size(), 3u);
 }
 
 TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {

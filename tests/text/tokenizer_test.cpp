@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
 #include <random>
 #include <set>
 
@@ -153,37 +151,28 @@ TEST(Bpe, NeedsAllBytes) {
   EXPECT_THROW(Bpe{v}, Error);
 }
 
-double seconds_of(const std::function<void()>& body) {
-  double best = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+TEST(Bpe, MergingIsLinearInTheNumberOfHeapEntries) {
+  std::mt19937 random(2);
+  for (const size_t merges : {size_t{20}, size_t{200}, size_t{1000}}) {
+    const Vocabulary vocabulary = random_vocabulary(5, merges);
+    const Bpe bpe(vocabulary);
+    for (const unsigned letters : {1u, 2u, 3u}) {
+      std::string word;
+      for (int i = 0; i < 1'000'000; ++i) word += "abc"[random() % letters];
+      for (const size_t n : {size_t{97}, size_t{10'000}, size_t{1'000'000}}) {
+        std::vector<int32_t> ids;
+        const size_t entries = bpe.merge_long(std::string_view(word).substr(0, n), ids);
+        EXPECT_GE(entries, n - ids.size());  // every merge came from an entry
+        EXPECT_LE(entries, 3 * n);
+      }
+    }
   }
-  return best;
 }
 
-TEST(Tokenizer, TimeGrowsWithLengthNotItsSquare) {
-  const Vocabulary vocabulary = random_vocabulary(5, 200);
-  const Bpe bpe(vocabulary);
-  const Tokenizer tokenizer(vocabulary);
-  std::mt19937 random(2);
-  std::string word;
-  for (int i = 0; i < 1'000'000; ++i) word += "abc"[random() % 3];
+TEST(Bpe, TheQuadraticLoopRefusesLongPieces) {
+  const Vocabulary vocabulary = random_vocabulary(5, 20);
   std::vector<int32_t> ids;
-  const auto merge = [&](size_t n) {
-    return seconds_of([&] { ids.clear(), bpe.encode(std::string_view(word).substr(0, n), ids); });
-  };
-  const auto encode = [&](size_t n) {
-    return seconds_of([&] { tokenizer.encode(std::string_view(word).substr(0, n)); });
-  };
-  const auto spaces = [&](size_t n) {
-    return seconds_of([&] { tokenizer.encode(std::string(n, ' ') + "x"); });
-  };
-  // Eight times the length: linear gives 8, quadratic 64.
-  EXPECT_LT(merge(1'000'000), 30 * merge(125'000));
-  EXPECT_LT(encode(1'000'000), 30 * encode(125'000));
-  EXPECT_LT(spaces(1'000'000), 30 * spaces(125'000));
+  EXPECT_THROW(Bpe(vocabulary).merge_short(std::string(Bpe::kShort + 1, 'a'), ids), Error);
 }
 
 TEST(Tokenizer, TextNeverBecomesAControlToken) {
