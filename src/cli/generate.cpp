@@ -130,7 +130,7 @@ void add_generate(CLI::App& app, Action& run) {
   sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
   sub->add_option("--logprobs", flags->logprobs,
                   "report log-probabilities, with this many alternatives per token")
-      ->check(whole_number(0, 20));
+      ->transform(whole_number(0, 20));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   flags->sampling.add_to(*sub);
   sub->callback([flags, &run] { run = [flags] { return run_generate(*flags); }; });
