@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/validators.h"
 #include "engine/numerics.h"
 #include "model/summary.h"
 #include "ops/cpu/fast/backend.h"
@@ -74,8 +75,9 @@ boost::json::object summary_json(const ModelConfig& c, const ModelSummary& s, co
           {"bytes", std::move(bytes)},
           {"layers", layer_kinds(c)},
           {"numerics", {{"digest", id.digest}, {"fields", std::move(fields)}}},
-          {"cpu", {{"kernels", kernels ? kernels->name : "plain"},
-                   {"fast_stages", boost::json::value_from(cpu::fast_stages())}}}};
+          {"cpu",
+           {{"kernels", kernels ? kernels->name : "plain"},
+            {"fast_stages", boost::json::value_from(cpu::fast_stages())}}}};
 }
 
 int run_inspect(const Flags& f) {
@@ -112,7 +114,9 @@ void add_inspect(CLI::App& app, Action& run) {
       app.add_subcommand("inspect", "architecture, parameters, bytes, tensors, numerics identity");
   std::string names;
   for (const std::string& name : builtin_config_names()) names += (names.empty() ? "" : ", ") + name;
-  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)->required();
+  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)
+      ->required()
+      ->check(not_empty());
   sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
   flags->numerics.add_to(*sub);
   sub->add_flag("--tensors", flags->tensors, "list every tensor of the checkpoint");
