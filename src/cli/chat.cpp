@@ -4,19 +4,47 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
+#include "cli/prefill_progress.h"
+#include "cli/streams.h"
 
 namespace perigee::cli {
 
 namespace {
 
 std::atomic<bool> g_interrupted = false;
+std::atomic<bool> g_dimmed = false;  // the terminal, by us
+
+// Signal handlers that end the program leave the terminal as it was.
+void undim() {
+  constexpr std::string_view kNormal = "\033[0m\n";
+  if (g_dimmed && write(STDOUT_FILENO, kNormal.data(), kNormal.size()) < 0) return;
+}
+
+void set_signals() {
+  struct sigaction action = {};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = [](int) {
+    if (!g_interrupted.exchange(true)) return;
+    undim();  // a second Ctrl-C, or one at a prompt, ends the program
+    _exit(130);
+  };
+  sigaction(SIGINT, &action, nullptr);
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = [](int signal) {
+    undim();
+    raise(signal);
+  };
+  for (int signal : {SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+}
 
 struct Flags {
   ModelFlags model;
@@ -32,7 +60,7 @@ class Printer {
     fmt::print("{}", delta.reasoning);
     if (!delta.content.empty()) style(false);
     fmt::print("{}", delta.content);
-    std::fflush(stdout);
+    flush_stdout();
   }
   void end() {
     style(false);
@@ -44,6 +72,7 @@ class Printer {
     if (dim == dim_) return;
     if (!dim) fmt::print("\n");
     if (terminal_) fmt::print("{}", dim ? "\033[2m" : "\033[0m");
+    g_dimmed = terminal_ && dim;
     if (!terminal_ && dim) fmt::print("thinking: ");
     dim_ = dim;
   }
@@ -55,8 +84,10 @@ class Printer {
 bool ask(const std::string& prompt, std::string& line) {
   g_interrupted = true;  // there is no answer to stop
   fmt::print("{}", prompt);
-  std::fflush(stdout);
+  flush_stdout();
   if (std::getline(std::cin, line)) return true;
+  if (std::ferror(stdin))
+    fail(ErrorCode::kBadFile, "stdin: cannot be read: {}; give text", std::strerror(errno));
   fmt::print("\n");
   return false;
 }
@@ -84,8 +115,13 @@ struct Conversation {
     Printer printer;
     GenerateOptions run;
     g_interrupted = false;
-    run.on_prefill = [&](size_t, int64_t, int64_t) { return !g_interrupted.load(); };
+    PrefillProgress progress(request.prompt.size());
+    run.on_prefill = [&](size_t, int64_t done, int64_t) {
+      progress.show(done);
+      return !g_interrupted.load();
+    };
     run.on_token = [&](size_t, const GeneratedToken& token) {
+      progress.end();
       printer.show(stream.push(token.id));
       return !stream.stopped() && !g_interrupted.load();
     };
@@ -126,15 +162,11 @@ struct Conversation {
 int run_chat(const Flags& f) {
   const ChatModel chat(f.model.model);
   Runner runner = f.model.load();
+  chat.check_fits(runner.config());
   Conversation conversation{.flags = f, .runner = runner, .chat = chat, .tools = {}, .messages = {}};
   if (!f.tools.empty()) conversation.tools = read_tools(f.tools);
   if (!f.system.empty()) conversation.messages.push_back({{"role", "system"}, {"content", f.system}});
-  struct sigaction action = {};
-  action.sa_flags = SA_RESTART;
-  action.sa_handler = [](int) {
-    if (g_interrupted.exchange(true)) _exit(130);  // a second Ctrl-C, or one at a prompt, ends the program
-  };
-  sigaction(SIGINT, &action, nullptr);
+  set_signals();
   fmt::print(stderr, "{}: {} threads, numerics {}. Ctrl-C stops an answer, Ctrl-D ends.\n", f.model.model,
              runner.threads(), runner.numerics().digest);
   std::string line;

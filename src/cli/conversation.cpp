@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+
+#include "base/read_file.h"
 
 namespace perigee::cli {
 
@@ -19,10 +19,45 @@ Tokenizer load_tokenizer(const std::string& folder) {
   }
   return Tokenizer::load(folder);
 }
+
+// What OpenAI's API asks of a tool's name, and of its parameters where it has any.
+void check_tool(const boost::json::value& tool, size_t index, const std::string& where) {
+  const boost::json::object* object = tool.if_object();
+  const boost::json::value* function = object ? object->if_contains("function") : nullptr;
+  const boost::json::object* inner = function ? function->if_object() : nullptr;
+  const boost::json::value* name = inner ? inner->if_contains("name") : nullptr;
+  if (!name || !name->is_string())
+    fail(ErrorCode::kUsage, "{}: entry {} has no function.name; OpenAI's tool objects have one", where,
+         index);
+  const std::string_view text = name->get_string();
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+  if (text.empty() || text.size() > 64 || !plain)
+    fail(ErrorCode::kUsage,
+         "{}: entry {} has the function.name \"{}\"; 1 to 64 letters, digits, '_', '-' and '.' are needed",
+         where, index, text.substr(0, 80));
+  const boost::json::value* parameters = inner->if_contains("parameters");
+  if (parameters && !parameters->is_object() && !parameters->is_null())
+    fail(ErrorCode::kUsage,
+         "{}: entry {} ({}) has function.parameters that are not an object; give a JSON schema", where, index,
+         text);
+}
 }  // namespace
 
 ChatModel::ChatModel(const std::string& folder)
-    : tokenizer_(load_tokenizer(folder)), format_(make_chat_format(tokenizer_)) {}
+    : folder_(folder), tokenizer_(load_tokenizer(folder)), format_(make_chat_format(tokenizer_)) {}
+
+void ChatModel::check_fits(const ModelConfig& config) const {
+  const int32_t size = tokenizer_.vocabulary().size();
+  if (size == config.vocab_size) return;
+  fail(ErrorCode::kBadFile,
+       "{}: tiktoken.model and its control tokens make {} tokens, but config.json has vocab_size {}; take "
+       "both "
+       "files from one checkpoint",
+       folder_, size, config.vocab_size);
+}
 
 std::vector<int32_t> ChatModel::prompt(const boost::json::array& messages, const ChatOptions& options) const {
   return tokenizer_.encode(format_->render(messages, options));
@@ -60,23 +95,15 @@ Delta AnswerStream::give(Delta delta, bool at_end) {
 }
 
 boost::json::array read_tools(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) fail(ErrorCode::kUsage, "--tools {}: cannot be read", file);
-  std::stringstream text;
-  text << in.rdbuf();
+  const std::string where = "--tools " + file;
   boost::system::error_code error;
-  const boost::json::value json = boost::json::parse(text.str(), error);
-  if (error) fail(ErrorCode::kUsage, "--tools {}: not JSON ({})", file, error.message());
-  if (!json.is_array())
-    fail(ErrorCode::kUsage, "--tools {}: must hold an array of OpenAI tool objects", file);
-  const boost::json::array& tools = json.as_array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const boost::json::value* name =
-        tools[i].is_object() ? tools[i].find_pointer("/function/name", error) : nullptr;
-    if (!name || !name->is_string())
-      fail(ErrorCode::kUsage, "--tools {}: entry {} has no function.name; OpenAI's tool objects have one",
-           file, i);
-  }
+  const boost::json::value json = boost::json::parse(read_file(file, ErrorCode::kUsage, where), error);
+  if (error)
+    fail(ErrorCode::kUsage, "{}: not JSON ({}); give an array of OpenAI tool objects", where,
+         error.message());
+  if (!json.is_array()) fail(ErrorCode::kUsage, "{}: must hold an array of OpenAI tool objects", where);
+  const boost::json::array& tools = json.get_array();
+  for (size_t i = 0; i < tools.size(); ++i) check_tool(tools[i], i, where);
   return tools;
 }
 

@@ -23,12 +23,17 @@ class ChatModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const ChatFormat& format() const { return *format_; }
 
+  // Throws Error{kBadFile} unless the model's ids are exactly the tokenizer's: a folder put together from two
+  // checkpoints would answer in other words than it means.
+  void check_fits(const ModelConfig& config) const;
+
   std::vector<int32_t> prompt(const boost::json::array& messages, const ChatOptions& options) const;
   // Stop ids of the chat format and of the config.
   std::vector<int32_t> stop_ids(const ModelConfig& config) const;
   ParsedMessage parse(const Generation& generation, bool thinking) const;
 
  private:
+  std::string folder_;
   Tokenizer tokenizer_;
   std::unique_ptr<ChatFormat> format_;
 };

@@ -63,6 +63,7 @@ int run_eval(const Flags& f) {
   std::vector<EvalSuite> suites = load_suites(f.model.model, f.suites);
   const ChatModel chat(f.model.model);
   Runner runner = f.model.load();
+  chat.check_fits(runner.config());
   boost::json::array rows;
   for (EvalSuite& suite : suites) {
     const Score score = run_suite(f, runner, chat, suite);

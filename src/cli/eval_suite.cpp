@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
-#include "base/error.h"
+#include "base/read_file.h"
 
 namespace perigee::cli {
 
@@ -60,11 +60,13 @@ std::vector<EvalSuite> load_suites(const std::string& model, const std::vector<s
     }
     EvalSuite suite{.name = name, .items = {}};
     const fs::path path = folder / (name + ".jsonl");
-    std::ifstream file(path);
+    std::istringstream file(read_file(path.string()));
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
       if (!line.empty()) suite.items.push_back(parse_item(line, fmt::format("{}:{}", path.string(), number)));
     }
+    if (suite.items.empty())
+      fail(ErrorCode::kBadFile, "{}: the file holds no question; each line is one", path.string());
     suites.push_back(std::move(suite));
   }
   return suites;

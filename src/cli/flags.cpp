@@ -1,12 +1,19 @@
 #include "cli/flags.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+
+#include "base/read_file.h"
+#include "cli/validators.h"
+#include "model/config_fields.h"
+#include "model/config_json.h"
 
 namespace perigee::cli {
+
+namespace {
+constexpr double kHottest = 100;
+constexpr int64_t kMostTokens = int64_t{1} << 30;
+}  // namespace
 
 void NumericsFlags::add_to(CLI::App& app) {
   const auto group = [](CLI::Option* option) { option->group("Numerics (part of the identity)"); };
@@ -33,13 +40,13 @@ ReductionPlan NumericsFlags::plan() const {
 
 void ModelFlags::add_to(CLI::App& app) {
   const auto group = [](CLI::Option* option) { option->group("Model"); };
-  app.add_option("MODEL", model, "a folder in Hugging Face layout")->required();
+  app.add_option("MODEL", model, "a folder in Hugging Face layout")->required()->check(not_empty());
   group(app.add_option("--load-format", load_format, "the folder's safetensors, or seeded random weights")
             ->check(CLI::IsMember({"auto", "dummy"})));
   group(app.add_option("--override-config", override_config, "e.g. num_hidden_layers=4,num_experts=16"));
-  group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights"));
+  group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights")->check(whole_number(0)));
   group(app.add_option("--device", device, "where to compute")->check(CLI::IsMember({"cpu"})));
-  group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->check(CLI::Range(0, 1024)));
+  group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->check(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
   numerics.add_to(app);
@@ -64,52 +71,46 @@ Runner ModelFlags::load() const {
 void SamplingFlags::add_to(CLI::App& app) {
   const auto group = [](CLI::Option* option) { option->group("Sampling"); };
   group(app.add_option("--temperature", temperature, "0 takes the most likely token")
-            ->check(CLI::Range(0.0, 100.0))
+            ->check(number(0, kHottest))
             ->default_str("the model's"));
   group(app.add_option("--top-p", top_p, "keep the likeliest tokens up to this probability")
-            ->check(CLI::Range(0.0, 1.0))
+            ->check(number(0, 1))
             ->default_str("the model's"));
   group(app.add_option("--top-k", top_k, "keep this many tokens; 0 keeps all")
-            ->check(CLI::Range(0, 1 << 30))
+            ->check(whole_number(0, kMostTokens))
             ->default_str("the model's"));
-  group(app.add_option("--seed", seed, "the same seed gives the same answer"));
+  group(app.add_option("--seed", seed, "the same seed gives the same answer")->check(whole_number(0)));
   group(app.add_option("--min-p", logits.min_p, "keep tokens at least this likely beside the likeliest")
-            ->check(CLI::Range(0.0, 1.0)));
+            ->check(number(0, 1)));
   group(app.add_option("--repetition-penalty", logits.repetition_penalty,
                        "above 1: tokens of prompt and answer get less likely"));
   group(app.add_option("--frequency-penalty", logits.frequency_penalty,
                        "subtracted for every time a token stands in the answer")
-            ->check(CLI::Range(-2.0, 2.0)));
+            ->check(number(-2, 2)));
   group(app.add_option("--presence-penalty", logits.presence_penalty,
                        "subtracted once for every token of the answer")
-            ->check(CLI::Range(-2.0, 2.0)));
+            ->check(number(-2, 2)));
   group(app.add_option("--min-tokens", logits.min_tokens, "no end before this many tokens")
-            ->check(CLI::Range(0, 1 << 30)));
+            ->check(whole_number(0, kMostTokens)));
   group(app.add_option("--stop", stop, "end the answer's text before this string; may be given again")
             ->allow_extra_args(false));
   group(app.add_flag("--ignore-eos", ignore_eos, "go on to --max-tokens, whatever the model says"));
   group(app.add_option("--max-tokens", max_tokens, "longest answer, thinking included")
-            ->check(CLI::Range(1, 1 << 30)));
+            ->check(whole_number(1, kMostTokens)));
 }
 
 SampleParams SamplingFlags::params(const std::string& model) const {
   SampleParams p{.temperature = 1.0f, .top_p = 1.0f, .top_k = 0, .seed = seed};
-  std::ifstream file(std::filesystem::path(model) / "generation_config.json");
-  if (file) {
-    std::stringstream text;
-    text << file.rdbuf();
-    boost::system::error_code error;
-    const boost::json::value json = boost::json::parse(text.str(), error);
-    if (error || !json.is_object()) {
-      fail(ErrorCode::kBadFile, "{}/generation_config.json: not a JSON object; correct or remove it", model);
-    }
-    const auto number = [&](const char* key, double fallback) {
-      const auto* v = json.as_object().if_contains(key);
-      return v && v->is_number() ? v->to_number<double>() : fallback;
-    };
-    p.temperature = static_cast<float>(number("temperature", 1.0));
-    p.top_p = static_cast<float>(number("top_p", 1.0));
-    p.top_k = static_cast<int>(number("top_k", 0));
+  const std::filesystem::path path = std::filesystem::path(model) / "generation_config.json";
+  if (std::filesystem::exists(path)) {
+    const boost::json::value json =
+        parse_strict_json(read_file(path.string()), path.string(), ErrorCode::kBadConfig);
+    if (!json.is_object())
+      fail(ErrorCode::kBadConfig, "{}: not a JSON object; correct or remove it", path.string());
+    const Fields fields(json.get_object(), path.string(), "");
+    p.temperature = static_cast<float>(fields.number({"temperature"}, 1.0, 0, kHottest));
+    p.top_p = static_cast<float>(fields.number({"top_p"}, 1.0, 0, 1));
+    p.top_k = static_cast<int>(fields.integer({"top_k"}, 0, {0, kMostTokens}));
   }
   if (temperature >= 0) p.temperature = temperature;
   if (top_p >= 0) p.top_p = top_p;

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 
-#include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/prefill_progress.h"
+#include "cli/validators.h"
 #include "text/utf8.h"
 
 namespace perigee::cli {
@@ -58,6 +58,7 @@ int run_generate(const Flags& f) {
   if (f.prompt.empty()) fail(ErrorCode::kUsage, "--prompt is empty; say something to the model");
   const ChatModel chat(f.model.model);
   Runner runner = f.model.load();
+  chat.check_fits(runner.config());
   boost::json::array messages;
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", f.prompt}});
@@ -76,14 +77,14 @@ int run_generate(const Flags& f) {
                           .top_logprobs = std::max(0, f.logprobs),
                           .logits = f.sampling.logits};
   AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
-  Progress progress("reading the prompt", static_cast<int64_t>(request.prompt.size()), 1, "tokens");
-  int64_t shown = 0;
+  PrefillProgress progress(request.prompt.size());
   GenerateOptions run;
   run.on_prefill = [&](size_t, int64_t done, int64_t) {
-    progress.advance(done - std::exchange(shown, done));
+    progress.show(done);
     return true;
   };
   run.on_token = [&](size_t, const GeneratedToken& token) {
+    progress.end();
     answer.push(token.id);
     return !answer.stopped();
   };
@@ -135,7 +136,7 @@ void add_generate(CLI::App& app, Action& run) {
   sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
   sub->add_option("--logprobs", flags->logprobs,
                   "report log-probabilities, with this many alternatives per token")
-      ->check(CLI::Range(0, 20));
+      ->check(whole_number(0, 20));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   flags->sampling.add_to(*sub);
   sub->callback([flags, &run] { run = [flags] { return run_generate(*flags); }; });

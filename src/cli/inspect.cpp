@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/validators.h"
 #include "engine/numerics.h"
 #include "model/summary.h"
 #include "ops/cpu/fast/backend.h"
@@ -112,7 +113,9 @@ void add_inspect(CLI::App& app, Action& run) {
       app.add_subcommand("inspect", "architecture, parameters, bytes, tensors, numerics identity");
   std::string names;
   for (const std::string& name : builtin_config_names()) names += (names.empty() ? "" : ", ") + name;
-  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)->required();
+  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)
+      ->required()
+      ->check(not_empty());
   sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
   flags->numerics.add_to(*sub);
   sub->add_flag("--tensors", flags->tensors, "list every tensor of the checkpoint");

@@ -2,10 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <new>
 #include <numeric>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/streams.h"
+
+using perigee::cli::flush_stdout;
+using perigee::cli::print_error;
 
 namespace {
 
@@ -50,6 +56,20 @@ std::string unknown_argument(const CLI::App& app, const std::string& argument) {
                      did_you_mean(argument.substr(0, argument.find('=')), known));
 }
 
+// CLI11's wording of a missing or repeated value, put plainly.
+std::string plain_message(const CLI::ParseError& error, const CLI::App& chosen) {
+  const std::string message = error.what();
+  const std::string flag = message.substr(0, message.find(':'));
+  if (message == "A subcommand is required") {
+    std::vector<std::string> names;
+    for (const CLI::App* sub : chosen.get_subcommands({})) names.push_back(sub->get_name());
+    return fmt::format("no command; give one of {}", fmt::join(names, ", "));
+  }
+  if (message.find("At Most 1 required") != std::string::npos) return flag + " is given twice; give it once";
+  if (message.find("1 required") != std::string::npos) return flag + " needs a value";
+  return message;
+}
+
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* chosen = &app;
   std::string command = "perigee";
@@ -57,32 +77,28 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
     chosen = chosen->get_subcommands().front();
     command += " " + chosen->get_name();
   }
-  std::string message = error.what();
   const std::vector<std::string> extra = chosen->remaining();
-  if (!extra.empty()) message = unknown_argument(*chosen, extra.front());
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "perigee: {} (see {} --help)\n", message, command);
+  print_error(fmt::format(
+      "{} (see {} --help)",
+      extra.empty() ? plain_message(error, *chosen) : unknown_argument(*chosen, extra.front()), command));
   return 2;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
-    std::fprintf(stderr, "perigee: this CPU lacks AVX2 or FMA; an x86-64-v3 CPU is needed\n");
-    return 1;
-  }
+// Runs what the arguments ask for; the exit status.
+int run(int argc, char** argv) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+    perigee::fail(perigee::ErrorCode::kUnsupported, "this CPU lacks AVX2 or FMA; an x86-64-v3 CPU is needed");
   CLI::App app{"perigee: inference for the Kimi K3.1 Pro family, with one set of bits"};
   app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
   app.set_version_flag("--version", PERIGEE_VERSION);
   app.footer("perigee COMMAND --help lists the flags of a command. Documentation: docs/");
-  perigee::cli::Action run;
-  perigee::cli::add_generate(app, run);
-  perigee::cli::add_chat(app, run);
-  perigee::cli::add_inspect(app, run);
-  perigee::cli::add_eval(app, run);
-  perigee::cli::add_bench(app, run);
+  perigee::cli::Action action;
+  perigee::cli::add_generate(app, action);
+  perigee::cli::add_chat(app, action);
+  perigee::cli::add_inspect(app, action);
+  perigee::cli::add_eval(app, action);
+  perigee::cli::add_bench(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -90,13 +106,27 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return usage_error(app, e);
   }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  perigee::cli::open_closed_streams();
   try {
-    return run();
+    const int status = run(argc, argv);
+    flush_stdout();
+    return status;
   } catch (const perigee::Error& e) {
-    fmt::print(stderr, "perigee: {}\n", e.what());
+    print_error(e.what());
     return e.code() == perigee::ErrorCode::kUsage ? 2 : 1;
+  } catch (const std::filesystem::filesystem_error& e) {
+    print_error(
+        fmt::format("{}: {}; check the path and its permissions", e.path1().string(), e.code().message()));
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory; take a smaller model, batch or prompt");
   } catch (const std::exception& e) {
-    fmt::print(stderr, "perigee: {}\n", e.what());
-    return 1;
+    print_error(e.what());
   }
+  return 1;
 }

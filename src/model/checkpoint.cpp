@@ -73,9 +73,9 @@ void add_file(TensorSet& set, const std::shared_ptr<MappedFile>& file) {
 
 std::string listing(const std::string& head, const std::vector<std::string>& items) {
   constexpr size_t kShown = 5;
-  std::string out = fmt::format("\n  {} {}:", items.size(), head);
-  for (size_t i = 0; i < std::min(kShown, items.size()); ++i) out += "\n    " + items[i];
-  if (items.size() > kShown) out += fmt::format("\n    … and {} more", items.size() - kShown);
+  std::string out = fmt::format("; {} {}: ", items.size(), head);
+  for (size_t i = 0; i < std::min(kShown, items.size()); ++i) out += (i ? ", " : "") + items[i];
+  if (items.size() > kShown) out += fmt::format(", … and {} more", items.size() - kShown);
   return out;
 }
 
@@ -204,7 +204,8 @@ void check_checkpoint(const TensorSet& set, const ModelConfig& config) {
   if (missing.empty() && wrong.empty() && unexpected.empty()) return;
   std::sort(unexpected.begin(), unexpected.end());
   std::string message =
-      fmt::format("{}: the tensors do not match the config ({})", set.origin, config.architecture);
+      fmt::format("{}: the tensors do not match the config ({}); take both from one checkpoint", set.origin,
+                  config.architecture);
   if (!missing.empty()) message += listing("missing", missing);
   if (!wrong.empty()) message += listing("of a wrong dtype or shape", wrong);
   if (!unexpected.empty()) message += listing("unexpected", unexpected);

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "base/read_file.h"
 #include "model/config_fields.h"
 #include "model/config_json.h"
 
@@ -16,24 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::error_code ec;
-  const auto size = fs::file_size(path, ec);
-  std::ifstream in(path, std::ios::binary);
-  if (ec || !in)
-    fail(ErrorCode::kBadFile, "{}: the file cannot be read; check the path and its permissions",
-         path.string());
-  constexpr uintmax_t kLimit = 64 << 20;
-  if (size > kLimit)
-    fail(ErrorCode::kBadFile, "{}: {} bytes are too many for a config (limit {})", path.string(), size,
-         kLimit);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 // Chat models stop at tokens that only generation_config.json names.
 void merge_generation_config(const fs::path& path, ModelConfig& c) {
   if (!fs::exists(path)) return;
-  const auto value = parse_strict_json(read_text(path), path.string(), ErrorCode::kBadConfig);
+  const auto value = parse_strict_json(read_file(path.string()), path.string(), ErrorCode::kBadConfig);
   if (!value.is_object())
     fail(ErrorCode::kBadConfig, "{}: the file must hold one JSON object", path.string());
   const Fields f(value.get_object(), path.string(), "");
@@ -54,7 +39,7 @@ ModelConfig load_config(const std::string& model_or_name, const ConfigOverrides&
     return parse_config(*text, "built-in " + model_or_name, overrides);
   const fs::path path = model_or_name;
   if (!fs::exists(path)) {
-    fail(ErrorCode::kBadConfig, "{}: no such folder or file, and not a built-in config ({})", model_or_name,
+    fail(ErrorCode::kUsage, "{}: no such folder or file, and not a built-in config ({})", model_or_name,
          fmt::join(builtin_config_names(), ", "));
   }
   const bool folder = fs::is_directory(path);
@@ -62,7 +47,7 @@ ModelConfig load_config(const std::string& model_or_name, const ConfigOverrides&
   if (!fs::exists(file))
     fail(ErrorCode::kBadConfig, "{}: the folder has no config.json; give a folder in Hugging Face layout",
          path.string());
-  ModelConfig c = parse_config(read_text(file), file.string(), overrides);
+  ModelConfig c = parse_config(read_file(file.string()), file.string(), overrides);
   if (folder) merge_generation_config(path / "generation_config.json", c);
   return c;
 }

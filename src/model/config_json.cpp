@@ -72,10 +72,13 @@ json::value parse_strict_json(std::string_view text, const std::string& origin, 
   const std::size_t used = keys.write_some(false, text.data(), text.size(), ec);
   if (const auto& key = keys.handler().duplicate)
     fail(code, "{}: the key \"{}\" occurs twice in one object; remove one of them", origin, *key);
-  if (ec) fail(code, "{}: not valid JSON at byte {}: {}", origin, used, ec.message());
-  if (used != text.size()) fail(code, "{}: {} bytes follow the JSON value", origin, text.size() - used);
+  if (ec)
+    fail(code, "{}: not valid JSON at byte {}: {}; correct the file or fetch it again", origin, used,
+         ec.message());
+  if (used != text.size())
+    fail(code, "{}: {} bytes follow the JSON value; remove them", origin, text.size() - used);
   json::value value = json::parse(json::string_view(text.data(), text.size()), ec);
-  if (ec) fail(code, "{}: not valid JSON: {}", origin, ec.message());
+  if (ec) fail(code, "{}: not valid JSON: {}; correct the file or fetch it again", origin, ec.message());
   return value;
 }
 

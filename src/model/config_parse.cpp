@@ -325,6 +325,8 @@ ModelConfig parse_config(std::string_view text, const std::string& origin, const
   c.tensor_prefix = nested ? "language_model." : "";
   c.notes.push_back(nested ? "the text model is in text_config" : "the text model is at the top level");
   if (nested) {
+    for (std::string_view name : {"dtype", "torch_dtype"})
+      root.only({name}, "bfloat16", "weights and activations are bf16");
     f.only({"model_type"}, "kimi_linear", "the text model of this family is kimi_linear");
     for (const Fields* where : {&f, &root})
       if (where->has({"tie_word_embeddings"}))

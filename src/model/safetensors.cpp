@@ -41,13 +41,19 @@ class HeaderReader {
  private:
   std::string_view header_text() {
     if (bytes_.size() < 8)
-      fail(ErrorCode::kBadFile, "{}: {} bytes are too few for a safetensors file (at least 8)", path_,
+      fail(ErrorCode::kBadFile,
+           "{}: {} bytes are too few for a safetensors file (at least 8): fetch it again", path_,
            bytes_.size());
+    constexpr std::string_view kPointer = "version https://git-lfs";
+    if (std::string_view(reinterpret_cast<const char*>(bytes_.data()), bytes_.size()).starts_with(kPointer))
+      fail(ErrorCode::kBadFile, "{}: a Git LFS pointer, not the weights; fetch them with `git lfs pull`",
+           path_);
     uint64_t length = 0;
     for (int i = 0; i < 8; ++i) length |= std::to_integer<uint64_t>(bytes_[i]) << (8 * i);
     if (length > kMaxHeader || length > bytes_.size() - 8)
       fail(ErrorCode::kBadFile,
-           "{}: the header claims {} bytes, but {} follow (limit {}); the file is cut or not safetensors",
+           "{}: the header claims {} bytes, but {} follow (limit {}); the file is cut or not safetensors: "
+           "fetch it again",
            path_, length, bytes_.size() - 8, kMaxHeader);
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + 8, length);
     if (text.empty() || text[0] != '{')
@@ -104,8 +110,9 @@ class HeaderReader {
     t.end = natural(name, "data_offsets", offsets->get_array()[1]);
     const uint64_t available = bytes_.size() - data_;
     if (t.begin > t.end || t.end > available)
-      bad(name, fmt::format("data_offsets [{},{}] are not inside the {} data bytes of the file", t.begin,
-                            t.end, available));
+      bad(name, fmt::format("data_offsets [{},{}] are not inside the {} data bytes of the file; it is cut: "
+                            "fetch it again",
+                            t.begin, t.end, available));
     if (t.end - t.begin != size)
       bad(name, fmt::format("{} {} needs {} bytes, but data_offsets [{},{}] hold {}", dtype_name(t.dtype),
                             to_string(t.shape), size, t.begin, t.end, t.end - t.begin));

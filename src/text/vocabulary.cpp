@@ -3,10 +3,8 @@
 #include <array>
 #include <boost/json.hpp>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 
-#include "base/error.h"
+#include "base/read_file.h"
 
 namespace perigee {
 namespace {
@@ -14,12 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 using Names = std::vector<std::pair<int32_t, std::string>>;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(ErrorCode::kBadFile, "{}: cannot be opened; a model folder needs this file", path.string());
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::array<int8_t, 256> base64_values() {
   std::array<int8_t, 256> values;
@@ -54,7 +46,9 @@ std::optional<std::string> decode_base64(std::string_view text) {
 }
 
 std::vector<std::string> read_pieces(const fs::path& path) {
-  const std::string file = read_file(path);
+  if (!fs::exists(path))
+    fail(ErrorCode::kBadFile, "{}: missing; a model folder needs this file", path.string());
+  const std::string file = read_file(path.string());
   std::vector<std::pair<size_t, std::string>> by_line;  // rank, bytes
   std::string_view rest = file;
   for (size_t line = 1; !rest.empty(); ++line) {
@@ -104,7 +98,7 @@ std::vector<std::string> read_pieces(const fs::path& path) {
 
 json::object read_object(const fs::path& path) {
   json::error_code error;
-  json::value value = json::parse(read_file(path), error);
+  json::value value = json::parse(read_file(path.string()), error);
   if (error || !value.is_object())
     fail(ErrorCode::kBadFile, "{}: {}; fetch the file again", path.string(),
          error ? error.message() : "not a JSON object");

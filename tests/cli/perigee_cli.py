@@ -18,7 +18,8 @@ needs_model = pytest.mark.skipif(
 
 def run(*args, timeout=120):
     """The finished process, with text streams."""
-    return subprocess.run([BINARY, *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    args = [a if isinstance(a, bytes) else str(a) for a in args]
+    return subprocess.run([BINARY, *args], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
 
 
 def run_json(*args, timeout=120):

@@ -13,7 +13,8 @@ def test_help_and_version():
 
 
 def test_no_command():
-    fails(2)
+    assert "generate, chat, inspect, eval, bench" in fails(2)
+    assert "latency" in fails(2, "bench")
 
 
 def test_unknown_flag_names_the_nearest():
@@ -49,10 +50,51 @@ def test_unknown_command_names_the_nearest():
         ["--logprobs", "21"],
         ["--threads", "-1"],
         ["--seed", "x"],
+        ["--seed", "-1"],
+        ["--seed", "1.5"],
+        ["--seed", "0x10"],
+        ["--seed", "18446744073709551616"],
+        ["--dummy-seed", "-1"],
+        ["--temperature", "nan"],
+        ["--temperature", "inf"],
+        ["--temperature", "0x1p3"],
+        ["--temperature", "1,5"],
+        ["--temperature", ""],
+        ["--top-p", "nan"],
+        ["--top-k", "-1"],
+        ["--top-k", "99999999999"],
+        ["--max-tokens", "1e3"],
+        ["--threads", "2.0"],
+        ["--device", "cuda"],
+        ["--override-config", "="],
+        ["--override-config", ","],
+        ["--override-config", "a.b.c=1"],
+        ["--override-config", "hidden_size=1e999"],
     ],
 )
 def test_values_out_of_range(flags):
-    assert flags[0] in fails(2, "generate", MODEL, "--prompt", "x", *flags)
+    status = 1 if "1e999" in flags[1] else 2  # a config that the override made wrong
+    line = fails(status, "generate", MODEL, "--prompt", "x", *flags)
+    assert (flags[0] if status == 2 else "hidden_size") in line
+
+
+def test_flags_given_wrongly():
+    generate = ["generate", MODEL, "--prompt", "x"]
+    assert "--seed needs a value" in fails(2, *generate, "--seed")
+    assert "--seed is given twice" in fails(2, *generate, "--seed", "1", "--seed", "2")
+    assert "MODEL is required" in fails(2, "generate")
+    assert "--prompt is required" in fails(2, "generate", MODEL)
+    assert "'more'" in fails(2, *generate, "more")
+    assert "-x" in fails(2, *generate, "-x")
+    assert "\\xff" in fails(2, *generate, b"--\xff")
+
+
+def test_leading_zeros_are_no_octal():
+    one, other = (
+        run("generate", MODEL, "--prompt", "x", "--temperature", 50, "--max-tokens", 4, "--seed", seed).stdout
+        for seed in ("010", "10")
+    )
+    assert one == other
 
 
 def test_missing_folder():

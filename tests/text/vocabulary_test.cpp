@@ -101,7 +101,7 @@ TEST_F(VocabularyFiles, AddedTokensDecoderWins) {
 }
 
 TEST_F(VocabularyFiles, Faults) {
-  expect_error({"tiktoken.model", "cannot be opened"});
+  expect_error({"tiktoken.model", "a model folder needs this file"});
   write_ranks();
   expect_error({"config.json", "missing", "added_tokens_decoder"});
   write("config.json", R"({"model_type": "llama"})");
