@@ -44,9 +44,9 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--load-format", load_format, "the folder's safetensors, or seeded random weights")
             ->check(CLI::IsMember({"auto", "dummy"})));
   group(app.add_option("--override-config", override_config, "e.g. num_hidden_layers=4,num_experts=16"));
-  group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights")->check(whole_number(0)));
+  group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights")->transform(whole_number(0)));
   group(app.add_option("--device", device, "where to compute")->check(CLI::IsMember({"cpu"})));
-  group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->check(whole_number(0, 1024)));
+  group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
   numerics.add_to(app);
@@ -77,13 +77,14 @@ void SamplingFlags::add_to(CLI::App& app) {
             ->check(number(0, 1))
             ->default_str("the model's"));
   group(app.add_option("--top-k", top_k, "keep this many tokens; 0 keeps all")
-            ->check(whole_number(0, kMostTokens))
+            ->transform(whole_number(0, kMostTokens))
             ->default_str("the model's"));
-  group(app.add_option("--seed", seed, "the same seed gives the same answer")->check(whole_number(0)));
+  group(app.add_option("--seed", seed, "the same seed gives the same answer")->transform(whole_number(0)));
   group(app.add_option("--min-p", logits.min_p, "keep tokens at least this likely beside the likeliest")
             ->check(number(0, 1)));
   group(app.add_option("--repetition-penalty", logits.repetition_penalty,
-                       "above 1: tokens of prompt and answer get less likely"));
+                       "above 1: tokens of prompt and answer get less likely")
+            ->check(number(0.01, 100)));
   group(app.add_option("--frequency-penalty", logits.frequency_penalty,
                        "subtracted for every time a token stands in the answer")
             ->check(number(-2, 2)));
@@ -91,12 +92,12 @@ void SamplingFlags::add_to(CLI::App& app) {
                        "subtracted once for every token of the answer")
             ->check(number(-2, 2)));
   group(app.add_option("--min-tokens", logits.min_tokens, "no end before this many tokens")
-            ->check(whole_number(0, kMostTokens)));
+            ->transform(whole_number(0, kMostTokens)));
   group(app.add_option("--stop", stop, "end the answer's text before this string; may be given again")
             ->allow_extra_args(false));
   group(app.add_flag("--ignore-eos", ignore_eos, "go on to --max-tokens, whatever the model says"));
   group(app.add_option("--max-tokens", max_tokens, "longest answer, thinking included")
-            ->check(whole_number(1, kMostTokens)));
+            ->transform(whole_number(1, kMostTokens)));
 }
 
 SampleParams SamplingFlags::params(const std::string& model) const {

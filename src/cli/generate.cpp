@@ -69,13 +69,13 @@ int run_generate(const Flags& f) {
     tools = read_tools(f.tools);
     options.tools = &tools;
   }
-  GenerateRequest request{.prompt = chat.prompt(messages, options),
-                          .sampling = f.sampling.params(f.model.model),
-                          .max_tokens = f.sampling.max_tokens,
-                          .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>()
-                                                            : chat.stop_ids(runner.config()),
-                          .top_logprobs = std::max(0, f.logprobs),
-                          .logits = f.sampling.logits};
+  GenerateRequest request{
+      .prompt = chat.prompt(messages, options),
+      .sampling = f.sampling.params(f.model.model),
+      .max_tokens = f.sampling.max_tokens,
+      .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config()),
+      .top_logprobs = std::max(0, f.logprobs),
+      .logits = f.sampling.logits};
   AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   PrefillProgress progress(request.prompt.size());
   GenerateOptions run;
@@ -136,7 +136,7 @@ void add_generate(CLI::App& app, Action& run) {
   sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
   sub->add_option("--logprobs", flags->logprobs,
                   "report log-probabilities, with this many alternatives per token")
-      ->check(whole_number(0, 20));
+      ->transform(whole_number(0, 20));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   flags->sampling.add_to(*sub);
   sub->callback([flags, &run] { run = [flags] { return run_generate(*flags); }; });

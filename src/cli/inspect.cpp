@@ -75,8 +75,9 @@ boost::json::object summary_json(const ModelConfig& c, const ModelSummary& s, co
           {"bytes", std::move(bytes)},
           {"layers", layer_kinds(c)},
           {"numerics", {{"digest", id.digest}, {"fields", std::move(fields)}}},
-          {"cpu", {{"kernels", kernels ? kernels->name : "plain"},
-                   {"fast_stages", boost::json::value_from(cpu::fast_stages())}}}};
+          {"cpu",
+           {{"kernels", kernels ? kernels->name : "plain"},
+            {"fast_stages", boost::json::value_from(cpu::fast_stages())}}}};
 }
 
 int run_inspect(const Flags& f) {

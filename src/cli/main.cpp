@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <new>
 #include <numeric>
+#include <system_error>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -123,6 +124,8 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& e) {
     print_error(
         fmt::format("{}: {}; check the path and its permissions", e.path1().string(), e.code().message()));
+  } catch (const std::system_error& e) {
+    print_error(fmt::format("stdout: {}; the output is not whole", e.what()));  // what fmt::print throws
   } catch (const std::bad_alloc&) {
     print_error("out of memory; take a smaller model, batch or prompt");
   } catch (const std::exception& e) {

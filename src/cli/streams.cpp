@@ -17,7 +17,8 @@ namespace perigee::cli {
 void open_closed_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
-    if (open("/dev/null", O_RDONLY) != fd) _exit(1);  // the lowest free number is fd, unless all else fails
+    if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) != fd)
+      _exit(1);  // the lowest free number is fd, unless all else fails
   }
 }
 

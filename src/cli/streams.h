@@ -5,9 +5,9 @@
 
 namespace perigee::cli {
 
-// Gives every standard stream that is closed a file that is at its end (stdin) or cannot be written (the
-// others): else the next file opened would take its number, and a chat would read its questions from the
-// weights.
+// Gives every standard stream that is closed a file that is at its end (stdin), cannot be written (stdout) or
+// swallows what it gets (stderr): else the next file opened would take its number, and a chat would read its
+// questions from the weights.
 void open_closed_streams();
 
 // Throws Error{kBadFile} when what was printed could not be written: a full disk must not pass for success.

@@ -101,7 +101,7 @@ json::object read_object(const fs::path& path) {
   json::value value = json::parse(read_file(path.string()), error);
   if (error || !value.is_object())
     fail(ErrorCode::kBadFile, "{}: {}; fetch the file again", path.string(),
-         error ? error.message() : "not a JSON object");
+         error ? "not valid JSON: " + error.message() : "not a JSON object");
   return std::move(value.as_object());
 }
 

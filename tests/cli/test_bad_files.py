@@ -103,18 +103,18 @@ def test_tensors_that_do_not_match_are_listed_on_one_line(model):
     "text, field",
     [
         ('{"temperature": -1}', "temperature"),
-        ('{"temperature": 1e300}', "temperature"),
+        ('{"temperature": 1E300}', "temperature"),
         ('{"temperature": "hot"}', "temperature"),
         ('{"top_p": 7}', "top_p"),
         ('{"top_k": -5}', "top_k"),
-        ('{"top_k": 1e300}', "top_k"),
+        ('{"top_k": 1E300}', "top_k"),
         ('{"eos_token_id": "x"}', "eos_token_id"),
         ('{"eos_token_id": 1000000}', "eos_token_id"),
     ],
 )
 def test_generation_config(model, text, field):
     line = generate(model({"generation_config.json": text.encode()}))
-    assert "generation_config.json" in line and field in line and text.split(": ")[1][:2] in line.replace("1E3", "1e3")
+    assert "generation_config.json" in line and field in line and text.split(": ")[1].rstrip("}")[:2] in line
 
 
 def test_a_tokenizer_of_another_checkpoint(model):
