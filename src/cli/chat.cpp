@@ -104,12 +104,12 @@ struct Conversation {
     ChatOptions options;
     options.thinking = flags.thinking == "on";
     if (!tools.empty()) options.tools = &tools;
-    const GenerateRequest request{.prompt = chat.prompt(messages, options),
-                                  .sampling = flags.sampling.params(flags.model.model),
-                                  .max_tokens = flags.sampling.max_tokens,
-                                  .stop_ids = flags.sampling.ignore_eos ? std::vector<int32_t>()
-                                                                        : chat.stop_ids(runner.config()),
-                                  .logits = flags.sampling.logits};
+    const GenerateRequest request{
+        .prompt = chat.prompt(messages, options),
+        .sampling = flags.sampling.params(flags.model.model),
+        .max_tokens = flags.sampling.max_tokens,
+        .stop_ids = flags.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config()),
+        .logits = flags.sampling.logits};
     AnswerStream stream(chat.format().parser(options.thinking), flags.sampling.stop,
                         flags.sampling.logits.min_tokens);
     Printer printer;

@@ -69,13 +69,13 @@ int run_generate(const Flags& f) {
     tools = read_tools(f.tools);
     options.tools = &tools;
   }
-  GenerateRequest request{.prompt = chat.prompt(messages, options),
-                          .sampling = f.sampling.params(f.model.model),
-                          .max_tokens = f.sampling.max_tokens,
-                          .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>()
-                                                            : chat.stop_ids(runner.config()),
-                          .top_logprobs = std::max(0, f.logprobs),
-                          .logits = f.sampling.logits};
+  GenerateRequest request{
+      .prompt = chat.prompt(messages, options),
+      .sampling = f.sampling.params(f.model.model),
+      .max_tokens = f.sampling.max_tokens,
+      .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config()),
+      .top_logprobs = std::max(0, f.logprobs),
+      .logits = f.sampling.logits};
   AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   PrefillProgress progress(request.prompt.size());
   GenerateOptions run;

@@ -14,7 +14,8 @@ struct RunnerOptions {
   Precision precision;
   ReductionPlan plan;
   int threads = 0;  // 0: all hardware threads
-  std::string cpu_kernels = "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+  std::string cpu_kernels =
+      "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
 };
 
 class Runner {

@@ -10,7 +10,8 @@ namespace perigee {
 StopStrings::StopStrings(std::vector<std::string> stops, bool include)
     : stops_(std::move(stops)), include_(include) {
   for (const std::string& stop : stops_) {
-    if (stop.empty()) fail(ErrorCode::kBadRequest, "stop: an empty string would end every answer; leave it out");
+    if (stop.empty())
+      fail(ErrorCode::kBadRequest, "stop: an empty string would end every answer; leave it out");
   }
 }
 

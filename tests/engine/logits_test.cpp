@@ -60,8 +60,9 @@ TEST(Logits, PenaltiesAreTheirDefinitions) {
 
 TEST(Logits, BiasAllowedIdsAndMinimumLength) {
   const std::vector<float> z = random_logits(3);
-  const std::vector<float> got = applied({.logit_bias = {{4, 2.5f}, {7, -100.0f}}, .allowed_ids = {4, 5, 7}, .min_tokens = 2},
-                                         {}, {9}, z, 1, {5});
+  const std::vector<float> got =
+      applied({.logit_bias = {{4, 2.5f}, {7, -100.0f}}, .allowed_ids = {4, 5, 7}, .min_tokens = 2}, {}, {9},
+              z, 1, {5});
   for (int v = 0; v < kVocab; ++v) {
     const float want = v == 4 ? z[4] + 2.5f : v == 7 ? z[7] - 100.0f : kOut;  // 5 is a stop id and too early
     EXPECT_EQ(got[v], want) << "token " << v;
@@ -106,8 +107,11 @@ TEST(Logits, MinPKeepsWhatItsDefinitionKeeps) {
 // Penalties, bias and min-p together, drawn 20,000 times: Pearson's statistic against the exact distribution.
 TEST(Logits, DrawsFollowTheExactDistribution) {
   constexpr int kCount = 20000;
-  const LogitsParams p{.repetition_penalty = 1.3f, .frequency_penalty = 0.3f, .presence_penalty = 0.2f,
-                       .min_p = 0.05f, .logit_bias = {{2, 1.0f}}};
+  const LogitsParams p{.repetition_penalty = 1.3f,
+                       .frequency_penalty = 0.3f,
+                       .presence_penalty = 0.2f,
+                       .min_p = 0.05f,
+                       .logit_bias = {{2, 1.0f}}};
   const float temperature = 1.4f;
   const std::vector<float> z = random_logits(6);
   const std::vector<float> processed = applied(p, {1, 5}, {3, 3, 8}, z, temperature);
@@ -133,8 +137,13 @@ TEST(Logits, DrawsFollowTheExactDistribution) {
   for (int i = 0; i < kCount; ++i) positions[i] = i;
   std::vector<int32_t> tokens(kCount);
   std::vector<float> norm(kCount);
-  cpu::PlainBackend(1).sample({.logits = all.data(), .params = params, .positions = positions, .tokens = tokens,
-                               .log_norm = norm, .vocab = kVocab, .lanes = 1});
+  cpu::PlainBackend(1).sample({.logits = all.data(),
+                               .params = params,
+                               .positions = positions,
+                               .tokens = tokens,
+                               .log_norm = norm,
+                               .vocab = kVocab,
+                               .lanes = 1});
   std::vector<int> hits(kVocab);
   for (int32_t t : tokens) ++hits[t];
   double statistic = 0;
