@@ -66,6 +66,7 @@ struct LmHeadArgs {
 // largest logit, lowest id on ties. Otherwise argmax(log p + Gumbel) over the kept tokens, noise from
 // Philox(seed, stream, position, token): the same token whatever the batch or the drafts.
 constexpr float kGreedyTemperature = 1e-5f;
+constexpr uint32_t kSampleStream = 0;
 
 struct SampleParams {
   float temperature = 1.0f;

@@ -6,6 +6,7 @@ namespace perigee::cpu::PERIGEE_ISA {
 
 const SimdProbe simd_probe{
     .exp = [](const float* x, float* y) { store(y, exp(load(x))); },
+    .log = [](const float* x, float* y) { store(y, log(load(x))); },
     .sigmoid = [](const float* x, float* y) { store(y, sigmoid(load(x))); },
     .silu = [](const float* x, float* y) { store(y, silu(load(x))); },
     .softplus = [](const float* x, float* y) { store(y, softplus(load(x))); },

@@ -9,7 +9,7 @@ namespace perigee::cpu {
 
 struct SimdProbe {
   using Unary = void (*)(const float* x, float* y);  // sixteen lanes
-  Unary exp, sigmoid, silu, softplus, tanh, rsqrt;
+  Unary exp, log, sigmoid, silu, softplus, tanh, rsqrt;
   void (*to_bf16)(const float* x, bf16* y);
   float (*tree)(const float* x);
   void (*pair_fma)(const bf16* a, const bf16* b, float* acc);  // 32 elements, 16 sums

@@ -36,9 +36,10 @@ TEST(Simd, ElementaryFunctionsEqualTheScalarOnes) {
   const FlushSubnormals flush;
   for (const auto& [name, probe] : probes()) {
     const std::tuple<const char*, cpu::SimdProbe::Unary, float (*)(float)> functions[] = {
-        {"exp", probe->exp, cpu::exp},           {"sigmoid", probe->sigmoid, cpu::sigmoid},
-        {"silu", probe->silu, cpu::silu},        {"softplus", probe->softplus, cpu::softplus},
-        {"tanh", probe->tanh, cpu::tanh},        {"rsqrt", probe->rsqrt, cpu::rsqrt},
+        {"exp", probe->exp, cpu::exp},    {"log", probe->log, cpu::log},
+        {"silu", probe->silu, cpu::silu}, {"sigmoid", probe->sigmoid, cpu::sigmoid},
+        {"tanh", probe->tanh, cpu::tanh}, {"softplus", probe->softplus, cpu::softplus},
+        {"rsqrt", probe->rsqrt, cpu::rsqrt},
     };
     for (const auto& [function, vector, scalar] : functions) {
       for (int i = 0; i < 200000; i += 16) {

@@ -35,6 +35,9 @@ class PlainBackend : public Backend {
   void moe_combine(const MoeCombineArgs&) override;
 
  protected:
+  // The end of kda_chunk: the step's conv inputs go to the rings, and the slots' bases move on.
+  static void keep_conv_inputs(const KdaChunkArgs&);
+
   ThreadPool pool_;
 };
 

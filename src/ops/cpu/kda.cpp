@@ -212,6 +212,11 @@ void PlainBackend::kda_chunk(const KdaChunkArgs& a) {
       }
     }
   });
+  keep_conv_inputs(a);
+}
+
+void PlainBackend::keep_conv_inputs(const KdaChunkArgs& a) {
+  const int64_t D = int64_t{a.config.num_heads} * kHead;
   for (size_t s = 0; s < a.sequences.size(); ++s) {
     const SequenceRows& seq = a.sequences[s];
     const KdaSlot& slot = a.slots[s];

@@ -13,8 +13,6 @@ namespace perigee::cpu {
 
 namespace {
 
-constexpr uint32_t kSampleStream = 0;
-
 // log Σ_v exp(z_v − max) + max over the vocabulary in `lanes` blocks of rows: each block a sum of 16 partials
 // (v mod 16), blocks by the lane tree, all about the same maximum.
 float log_sum_exp(const float* z, int vocab, int lanes) {

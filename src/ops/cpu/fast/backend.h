@@ -12,6 +12,15 @@ class FastBackend final : public PlainBackend {
   FastBackend(int threads, const Kernels& kernels) : PlainBackend(threads), kernels_(kernels) {}
   std::string kernels() const override { return kernels_.name; }
 
+  void attn_res_mix(const AttnResMixArgs&) override;
+  void lane_reduce(const LaneReduceArgs&) override;
+  void sample(const SampleArgs&) override;
+  void kda_conv_norm_gate(const KdaConvArgs&) override;
+  void kda_chunk(const KdaChunkArgs&) override;
+  void index_select(const IndexSelectArgs&) override;
+  void sparse_attend(const AttendArgs&) override;
+  void dense_attend(const AttendArgs&) override;
+
  private:
   const Kernels& kernels_;
 };

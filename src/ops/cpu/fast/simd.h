@@ -73,7 +73,14 @@ PERIGEE_SIMD F32x16 select(Mask16 mask, F32x16 a, F32x16 b) {
 
 PERIGEE_SIMD F32x16 load_bf16(const bf16* p) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
+#ifdef PERIGEE_EMULATE_AVX512  // SIMDe 0.7 does not know vpmovzxwd of 512 bits
+  const __m256i low = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(x));
+  const __m256i high = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1));
+  const __m512i wide = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+  const __m512i wide = _mm512_cvtepu16_epi32(x);
+#endif
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
 PERIGEE_SIMD void store_upper_halves(bf16* p, I32x16 x) {
   const __m512i upper = _mm512_srli_epi32(x.v, 16);

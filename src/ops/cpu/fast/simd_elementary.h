@@ -28,6 +28,28 @@ PERIGEE_SIMD F32x16 exp(F32x16 x) {
   return select(unordered(x), x, bounded);
 }
 
+// ln x as log() there: 0 gives −inf, negative gives NaN.
+PERIGEE_SIMD F32x16 log(F32x16 x) {
+  const F32x16 infinity = from_bits(splat_bits(0x7F800000u)), one = splat(1.0f);
+  const F32x16 magic = splat(12582912.0f);
+  // The exponent by an arithmetic shift, and as a float by way of the low bits of a large one.
+  const I32x16 e = sub(shift_right<23>(sub(bits(x), splat_bits(0x3F3504F3u)) ^ splat_bits(0x80000000u)),
+                       splat_bits(0x80000000u >> 23));
+  const F32x16 n = sub(from_bits(add(bits(magic), e)), magic);
+  const F32x16 m = from_bits(sub(bits(x), shift_left<23>(e)));
+  const F32x16 s = div(sub(m, one), add(m, one)), s2 = mul(s, s);
+  F32x16 p = splat(2.0f / 11.0f);
+  p = fma(p, s2, splat(2.0f / 9.0f));
+  p = fma(p, s2, splat(2.0f / 7.0f));
+  p = fma(p, s2, splat(2.0f / 5.0f));
+  p = fma(p, s2, splat(2.0f / 3.0f));
+  const F32x16 tail = fma(mul(p, s2), s, mul(n, splat(-2.12194440e-4f)));
+  const F32x16 value = fma(n, splat(0.693359375f), fma(splat(2.0f), s, tail));
+  const F32x16 nan = from_bits(splat_bits(0x7FC00000u)), minus_infinity = from_bits(splat_bits(0xFF800000u));
+  const F32x16 not_positive = select(less(x, zero()), nan, select(unordered(x), nan, minus_infinity));
+  return select(less(zero(), x), select(less(x, infinity), value, x), not_positive);
+}
+
 PERIGEE_SIMD F32x16 negate(F32x16 x) { return from_bits(bits(x) ^ splat_bits(0x80000000u)); }
 PERIGEE_SIMD F32x16 magnitude(F32x16 x) { return from_bits(bits(x) & splat_bits(0x7FFFFFFFu)); }
 
