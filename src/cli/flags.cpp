@@ -49,6 +49,7 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
+  group(app.add_flag("--no-pack-cache", no_pack_cache, "keep no file of CPU-ordered weights beside the model"));
   numerics.add_to(app);
 }
 
@@ -65,6 +66,7 @@ Runner ModelFlags::load() const {
                 {.precision = numerics.precision(),
                  .plan = numerics.plan(),
                  .threads = threads,
+                 .tile_folder = format == LoadFormat::kAuto && !no_pack_cache ? model : "",
                  .cpu_kernels = cpu_kernels});
 }
 

@@ -23,6 +23,7 @@ struct ModelFlags {
   std::string model, load_format = "auto", override_config, device = "cpu", cpu_kernels = "auto";
   NumericsFlags numerics;
   int threads = 0;
+  bool no_pack_cache = false;
   uint64_t dummy_seed = 0;
 
   void add_to(CLI::App& app);

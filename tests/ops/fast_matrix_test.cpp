@@ -3,7 +3,9 @@
 // values of every exponent with infinities and NaN.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "ops/cpu/fast/backend.h"
 #include "ops/reference.h"
@@ -18,6 +20,7 @@ struct Case {
   int threads;
   bool emulated() const { return kernels == "avx512-emulated"; }
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.kernels << ", " << c.threads << " threads"; }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -66,7 +69,6 @@ bool same(bf16 x, bf16 y) {
   return a != a ? bf16_to_float(y) != bf16_to_float(y) : x == y;
 }
 bool same(int32_t x, int32_t y) { return x == y; }
-bool same(uint8_t x, uint8_t y) { return x == y; }
 
 template <typename T>
 void expect_same(const std::vector<T>& got, const std::vector<T>& want, const char* what) {
@@ -205,6 +207,7 @@ TEST_P(FastMatrix, KdaOutput) {
 
 // All MLA stages that multiply with weights, with and without a low-rank query, a gate and an indexer.
 TEST_P(FastMatrix, Mla) {
+  constexpr IndexKeyFormat kIndexFormat = IndexKeyFormat::kFp8;
   for (int trial = 0; trial < 8; ++trial) {
     const Values kind = trial % 2 ? Values::kAny : Values::kOrdinary;
     const bool dsa = trial % 4 < 2, gated = trial < 4, low_rank = dsa || trial >= 6;
@@ -239,7 +242,8 @@ TEST_P(FastMatrix, Mla) {
     struct Out {
       std::vector<bf16> q_a, kv_a, gate, index_key, cq, index_query, query;
       std::vector<float> index_weight, partial;
-      std::vector<uint8_t> latents, keys;
+      std::vector<bf16> latents, keys;  // as readers of the cache see them
+      std::vector<float> key_scales;
     } got, want;
     for (auto [backend, out] : {std::pair<Backend*, Out*>{&fast, &got}, {&plainly, &want}}) {
       const auto bf16s = [&](int width) { return std::vector<bf16>(int64_t{rows} * width); };
@@ -252,13 +256,15 @@ TEST_P(FastMatrix, Mla) {
               .query = bf16s(heads * latent),
               .index_weight = std::vector<float>(dsa ? rows * index_heads : 0),
               .partial = std::vector<float>(lanes * rows * hidden),
-              .latents = std::vector<uint8_t>(kPageTokens * 2 * latent),
-              .keys = std::vector<uint8_t>(kPageTokens * index_key_bytes(IndexKeyFormat::kFp8))};
-      uint8_t *latents = out->latents.data(), *keys = out->keys.data();
+              .latents = bf16s(latent),
+              .keys = bf16s(128),
+              .key_scales = std::vector<float>(rows)};
+      std::vector<uint8_t> latent_page(kPageTokens * 2 * latent), key_page(kPageTokens * index_key_bytes(kIndexFormat));
+      uint8_t *latents = latent_page.data(), *keys = key_page.data();
       const PageTable pages{.latent = &latents,
                             .index_key = &keys,
                             .latent_format = LatentFormat::kBf16,
-                            .index_format = IndexKeyFormat::kFp8};
+                            .index_format = kIndexFormat};
       backend->mla_project({.weights = w,
                             .x = x.data(),
                             .q_a = out->q_a.data(),
@@ -297,6 +303,12 @@ TEST_P(FastMatrix, Mla) {
                            .partial = out->partial.data(),
                            .rows = rows,
                            .lanes = lanes});
+      for (int r = 0; r < rows; ++r) {
+        if (rank == 512)
+          decode_latent(LatentFormat::kBf16, latents + r * 2 * latent, 1.0f, &out->latents[r * latent]);
+        out->key_scales[r] = decode_index_key(kIndexFormat, keys + index_value_offset(kIndexFormat, r),
+                                              keys + index_scale_offset(kIndexFormat, r), &out->keys[r * 128]);
+      }
     }
     expect_same(got.q_a, want.q_a, "q_a");
     expect_same(got.kv_a, want.kv_a, "kv_a");
@@ -307,6 +319,7 @@ TEST_P(FastMatrix, Mla) {
     expect_same(got.index_query, want.index_query, "index query");
     expect_same(got.query, want.query, "query");
     expect_same(got.keys, want.keys, "stored index keys");
+    expect_same(got.key_scales, want.key_scales, "stored scales of index keys");
     expect_same(got.latents, want.latents, "stored latents");
     expect_same(got.partial, want.partial, "partial");
   }
@@ -395,6 +408,141 @@ TEST_P(FastMatrix, MoeRouteAndCombine) {
     expect_same(got.weight, want.weight, "expert weight");
     expect_same(got.z, want.z, "z");
     expect_same(got.stream, want.stream, "stream");
+  }
+}
+
+// An MXFP4 matrix with any nibbles and its tiles; the scales are those of trained weights, or any at all.
+struct Mxfp4Tiled {
+  std::vector<uint8_t> packed, scale;
+  Buffer tiles;
+  Mxfp4Linear linear;
+  Mxfp4Tiled(Random& random, cpu::FastBackend& backend, int out, int in, Values kind, int segments = 1)
+      : packed(int64_t{out} * in / 2), scale(int64_t{out} * in / 32) {
+    for (uint8_t& x : packed) x = static_cast<uint8_t>(random.below(256));
+    const uint8_t extremes[] = {0, 1, 2, 3, 252, 253, 254, 255};
+    for (uint8_t& x : scale) {
+      x = static_cast<uint8_t>(kind == Values::kOrdinary ? 120 + random.below(4) : random.below(256));
+      if (kind == Values::kAny && random.below(4) == 0) x = extremes[random.below(8)];
+      if (kind == Values::kAny && random.below(4)) x = static_cast<uint8_t>(120 + random.below(8));
+    }
+    linear = {.packed = packed.data(), .scale = scale.data(), .out = out, .in = in};
+    tiles = Buffer(backend.tile_bytes(linear, segments));
+    if (tiles.size() == 0) return;  // a cut that MXFP4 tiles do not have
+    backend.tile(linear, segments, tiles.data());
+    linear.tiles = {.data = tiles.data(), .segments = segments};
+  }
+};
+
+template <typename Experts>
+void compare_experts(cpu::FastBackend& fast, cpu::PlainBackend& plainly, Random& random, bool small, Values kind) {
+  for (int trial = 0; trial < 14; ++trial) {
+    const bool by_expert = trial % 3 == 0;
+    const int experts = 8, k = 1 + random.below(4), lanes = 1 << random.below(4);
+    // Blocks of columns of a lane: 12 and 24 among them when inter is 96.
+    const int inter = 32 * (1 + random.below(small ? 2 : 5)), in = 32 * (1 + random.below(small ? 2 : 6));
+    const int rows = trial == 0 ? 1 : 1 + random.below(small ? 8 : 120);
+    std::vector<Experts> matrices;
+    matrices.reserve(3 * experts);
+    MoeWeights w;
+    const auto add = [&](int out, int columns, int segments) {
+      matrices.emplace_back(random, fast, out, columns, kind, segments);
+      return ExpertLinear(matrices.back().linear);
+    };
+    for (int e = 0; e < experts; ++e) {
+      MoeWeights::Expert expert;
+      expert.gate = add(inter, in, 1), expert.up = add(inter, in, 1);
+      expert.down = add(in, inter, by_expert ? 1 : lanes);
+      w.experts.push_back(expert);
+    }
+    const MoeConfig config{
+        .num_experts = experts, .experts_per_token = k, .intermediate_size = inter, .latent_size = in};
+    const std::vector<bf16> z = values(random, int64_t{rows} * in, kind);
+    std::vector<int32_t> chosen;
+    for (int r = 0; r < rows; ++r) {
+      std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+      if (trial % 2) all = {1, 2, 5, 6};  // some experts have many users and some none
+      std::shuffle(all.begin(), all.end(), std::minstd_rand(static_cast<unsigned>(r + trial)));
+      std::sort(all.begin(), all.begin() + k);
+      chosen.insert(chosen.end(), all.begin(), all.begin() + k);
+    }
+    const std::vector<float> weight = random.floats(rows * k);
+    std::vector<float> got(lanes * rows * in), want = got;
+    for (auto [backend, out] : {std::pair<Backend*, std::vector<float>*>{&fast, &got}, {&plainly, &want}}) {
+      backend->moe_experts({.weights = w,
+                            .config = config,
+                            .activation = {.kind = trial % 2 ? Activation::kSitu : Activation::kSilu},
+                            .z = z.data(),
+                            .experts = chosen.data(),
+                            .expert_weight = weight.data(),
+                            .partial = out->data(),
+                            .rows = rows,
+                            .in = in,
+                            .lanes = lanes,
+                            .lanes_expert = by_expert});
+    }
+    expect_same(got, want, "partial");
+  }
+}
+
+TEST_P(FastMatrix, MoeExperts) {
+  for (const Values kind : {Values::kOrdinary, Values::kAny}) {
+    compare_experts<Tiled>(fast, plainly, random, GetParam().emulated(), kind);
+    compare_experts<Mxfp4Tiled>(fast, plainly, random, GetParam().emulated(), kind);
+  }
+}
+
+// Every code under every scale, alone: y is the value itself. Rows enough for both ways to multiply.
+TEST_P(FastMatrix, Mxfp4Values) {
+  for (int rows : {1, 3, 16}) {
+    for (int scale = 0; scale < 256; ++scale) {
+      constexpr int kOut = 32, kIn = 32;
+      Mxfp4Tiled gate(random, fast, kOut, kIn, Values::kOrdinary), up(random, fast, kOut, kIn, Values::kOrdinary);
+      std::fill(gate.scale.begin(), gate.scale.end(), static_cast<uint8_t>(scale));
+      fast.tile(gate.linear, 1, gate.tiles.data());
+      Mxfp4Tiled down = Mxfp4Tiled(random, fast, kIn, kOut, Values::kOrdinary);
+      MoeWeights w;
+      w.experts.push_back({gate.linear, up.linear, down.linear});
+      const MoeConfig config{.num_experts = 1, .experts_per_token = 1, .intermediate_size = kOut, .latent_size = kIn};
+      std::vector<bf16> z(rows * kIn);
+      for (int r = 0; r < rows; ++r) z[r * kIn + random.below(kIn)] = float_to_bf16(1.0f);
+      const std::vector<int32_t> chosen(rows);
+      const std::vector<float> weight(rows, 1.0f);
+      std::vector<float> got(rows * kIn), want = got;
+      for (auto [backend, out] : {std::pair<Backend*, std::vector<float>*>{&fast, &got}, {&plainly, &want}}) {
+        backend->moe_experts({.weights = w,
+                              .config = config,
+                              .activation = {.kind = Activation::kSilu},
+                              .z = z.data(),
+                              .experts = chosen.data(),
+                              .expert_weight = weight.data(),
+                              .partial = out->data(),
+                              .rows = rows,
+                              .in = kIn,
+                              .lanes = 1,
+                              .lanes_expert = false});
+      }
+      expect_same(got, want, "partial");
+    }
+  }
+}
+
+TEST(FastTiles, HoldEveryValueOnce) {
+  Random random(3);
+  constexpr int kOut = 50, kIn = 72;
+  std::vector<bf16> w(kOut * kIn);
+  for (int i = 0; i < kOut * kIn; ++i) w[i] = static_cast<bf16>(i + 1);
+  const Linear linear{.weight = w.data(), .out = kOut, .in = kIn};
+  for (int segments : {1, 2, 4}) {
+    const cpu::TileShape shape = cpu::tile_shape(linear, segments);
+    std::vector<bf16> tiles(shape.bytes() / 2, bf16{0xFFFF});
+    for (int64_t b = 0; b < shape.blocks(); ++b)
+      cpu::tile_block(linear, shape, b, reinterpret_cast<std::byte*>(tiles.data()) + b * shape.block_bytes());
+    std::vector<int> seen(kOut * kIn + 1);
+    for (bf16 v : tiles) {
+      ASSERT_LE(v, kOut * kIn);  // every byte was written
+      ++seen[v];
+    }
+    for (int i = 1; i <= kOut * kIn; ++i) ASSERT_EQ(seen[i], 1);
   }
 }
 
