@@ -51,8 +51,9 @@ void ModelFlags::add_to(CLI::App& app) {
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
   group(app.add_option("--cache-memory", cache_memory,
                        "GB (1e9 bytes) of cache; 0 takes up to half of the machine's memory")
-            ->check(CLI::Range(0.0, 1e6)));
+            ->check(number(0, 1e6)));
   group(app.add_flag("--debug-cache", debug_cache, "check the cache after every step"));
+  group(app.add_flag("--no-pack-cache", no_pack_cache, "keep no file of CPU-ordered weights beside the model"));
   numerics.add_to(app);
 }
 
@@ -69,6 +70,7 @@ Runner ModelFlags::load() const {
                 {.precision = numerics.precision(),
                  .plan = numerics.plan(),
                  .threads = threads,
+                 .tile_folder = format == LoadFormat::kAuto && !no_pack_cache ? model : "",
                  .cpu_kernels = cpu_kernels,
                  .cache_bytes = static_cast<int64_t>(cache_memory * 1e9)});
 }

@@ -23,6 +23,7 @@ struct ModelFlags {
   std::string model, load_format = "auto", override_config, device = "cpu", cpu_kernels = "auto";
   NumericsFlags numerics;
   int threads = 0;
+  bool no_pack_cache = false;
   uint64_t dummy_seed = 0;
   double cache_memory = 0;  // GB; 0: half of the machine's memory
   bool debug_cache = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "engine/tile_weights.h"
 #include "ops/cpu/fast/backend.h"
 
 namespace perigee {
@@ -77,6 +78,7 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
   check_plan(config_, plan_);
   backend_ = make_backend(options.cpu_kernels, threads_);
   pool_ = make_pool(config_, options);
+  tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
 }
 

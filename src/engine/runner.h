@@ -15,6 +15,7 @@ struct RunnerOptions {
   Precision precision;
   ReductionPlan plan;
   int threads = 0;  // 0: all hardware threads
+  std::string tile_folder;  // keeps the tiles of big models (tile_weights.h); empty: nowhere
   std::string cpu_kernels =
       "auto";                // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
   int64_t cache_bytes = 0;   // of the pool; 0: half of the machine's memory

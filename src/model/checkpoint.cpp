@@ -61,6 +61,7 @@ void add_file(TensorSet& set, const std::shared_ptr<MappedFile>& file) {
   const int index = static_cast<int>(set.files.size());
   set.files.push_back(file->path());
   set.owners.push_back(file);
+  set.mapped.push_back(file);
   for (TensorInfo& info : read_safetensors_header(file->bytes(), file->path())) {
     const Tensor tensor{info.dtype, std::move(info.shape), file->bytes().data() + info.begin};
     const std::string name = canonical_tensor_name(info.name);

@@ -12,6 +12,8 @@
 
 namespace perigee {
 
+class MappedFile;
+
 struct StoredTensor {
   Tensor tensor;  // its data may have any alignment
   int file = 0;   // index into TensorSet::files
@@ -22,6 +24,7 @@ struct TensorSet {
   std::vector<std::string> files;
   std::unordered_map<std::string, StoredTensor> tensors;  // by canonical name
   std::vector<std::shared_ptr<const void>> owners;        // the memory behind them
+  std::vector<std::shared_ptr<const MappedFile>> mapped;  // those owners that are files
 };
 
 // Maps the files of `folder`: those that model.safetensors.index.json names, or model.safetensors. Files that

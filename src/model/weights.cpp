@@ -34,6 +34,7 @@ class Binder {
     ThreadPool pool(threads);
     pool.run(c_.num_layers, [&](int64_t i) { bind_layer(w.layers[i], static_cast<int>(i)); });
     w.owners = set_.owners;
+    w.files = set_.mapped;
     w.owners.insert(w.owners.end(), owners_.begin(), owners_.end());
     return w;
   }
@@ -189,8 +190,8 @@ class Binder {
         for (size_t r = 0; r < rank; ++r) to[r * nope + n] = keys[n * rank + r];
       std::memcpy(uv + head * value * rank, keys + nope * rank, value * rank * sizeof(bf16));
     }
-    w.w_uk_t = uk_t;
-    w.w_uv = uv;
+    w.w_uk_t = {uk_t, m.num_heads * m.kv_lora_rank, m.qk_nope_head_dim};
+    w.w_uv = {uv, m.num_heads * m.v_head_dim, m.kv_lora_rank};
   }
 
   ExpertLinear expert_linear(const std::string& name, int out, int in) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
@@ -12,6 +13,8 @@
 #include "ops/weights.h"
 
 namespace perigee {
+
+class MappedFile;
 
 struct LayerWeights {
   const float* input_norm = nullptr;  // [hidden]
@@ -27,9 +30,18 @@ struct Weights {
   AttnResWeights output_res;
   Linear lm_head;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  std::vector<std::shared_ptr<const void>> owners;  // mapped files and converted buffers
+  std::vector<std::shared_ptr<const void>> owners;  // mapped files, converted buffers, tiles
+  std::vector<std::shared_ptr<const MappedFile>> files;  // that matrices are views of; none of dummy weights
   std::string digest;  // of the tensor bytes (sampled) and names: part of the numerics identity
 };
+
+// Which sums a matrix's columns are cut into by the lane rule: none, always lanes, or lanes unless those of the
+// experts are blocks of expert ids.
+enum class ColumnLanes { kNone, kLanes, kExpertLanes };
+using AnyMatrix = std::variant<Linear*, Mxfp4Linear*>;
+
+// Calls `visit` for every matrix that a stage multiplies with, in a fixed order.
+void for_each_matrix(Weights& weights, const std::function<void(AnyMatrix, ColumnLanes)>& visit);
 
 enum class LoadFormat { kAuto, kDummy };
 

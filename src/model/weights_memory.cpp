@@ -86,6 +86,10 @@ void MappedFile::warm(int threads, Progress& progress) const {
   });
 }
 
+void MappedFile::release() const {
+  if (data_) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 Region::Region(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -29,6 +29,8 @@ class MappedFile {
   // fast on a cold disk or network volume as one fault a page. The mapping then reads the same bytes without
   // waiting.
   void warm(int threads, Progress& progress) const;
+  // Takes the mapping's pages out of this process; the next read brings them back from the page cache.
+  void release() const;
 
  private:
   std::string path_;

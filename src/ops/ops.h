@@ -301,6 +301,17 @@ class Backend {
   virtual std::string architecture() const = 0;  // part of the numerics identity, e.g. "x86-bf16-v1"
   virtual std::string kernels() const = 0;       // which code computes it, e.g. "plain": never changes a bit
 
+  // A backend may read matrices in an order of its own, made once after loading. How many bytes it wants for
+  // a matrix whose columns are cut into `segments` sums by the lane rule; 0: it reads the matrix as it is.
+  virtual int64_t tile_bytes(const Linear&, int /*segments*/) const { return 0; }
+  virtual int64_t tile_bytes(const Mxfp4Linear&, int /*segments*/) const { return 0; }
+  // Writes them to `out`, which is 64-byte aligned. Linear::tiles then points there; a stage called with
+  // another number of lanes, or without tiles, still computes, slower.
+  virtual void tile(const Linear&, int /*segments*/, std::byte* /*out*/) {}
+  virtual void tile(const Mxfp4Linear&, int /*segments*/, std::byte* /*out*/) {}
+  // Names the order, for files that keep tiles: another order, another name.
+  virtual std::string tile_layout() const { return ""; }
+
   virtual void embed(const EmbedArgs&) = 0;
   virtual void attn_res_mix(const AttnResMixArgs&) = 0;
   virtual void lane_reduce(const LaneReduceArgs&) = 0;

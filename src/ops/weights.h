@@ -2,6 +2,7 @@
 // heads·128.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <variant>
@@ -11,10 +12,17 @@
 
 namespace perigee {
 
+// A matrix once more, in the order in which a backend reads it (Backend::tile).
+struct Tiles {
+  const std::byte* data = nullptr;
+  int segments = 1;  // equal blocks of columns, each a sum of its own (the lane rule)
+};
+
 // One matrix W[out, in] in row-major bf16: y = W x.
 struct Linear {
   const bf16* weight = nullptr;  // [out, in]
   int out = 0, in = 0;
+  Tiles tiles = {};
 };
 
 // An MXFP4 matrix: value(o, i) = e2m1(nibble i of row o) · 2^(scale[o, i/32] − 127); low nibble first.
@@ -22,6 +30,7 @@ struct Mxfp4Linear {
   const uint8_t* packed = nullptr;  // [out, in/2]
   const uint8_t* scale = nullptr;   // [out, in/32] e8m0
   int out = 0, in = 0;
+  Tiles tiles = {};
 };
 
 using ExpertLinear = std::variant<Linear, Mxfp4Linear>;
@@ -63,8 +72,8 @@ struct MlaWeights {
   Linear q;                          // q_b [heads·192, q_lora], or q_proj [heads·192, hidden]
   Linear kv_a;                       // [512 + 64, hidden]
   const float* kv_a_norm = nullptr;  // [512]
-  const bf16* w_uk_t = nullptr;  // [heads, 512, 128] key half of kv_b, transposed: absorbed q = W_UKᵀ q_nope
-  const bf16* w_uv = nullptr;    // [heads, 128, 512] value half of kv_b
+  Linear w_uk_t;                 // [heads·512, 128] key half of kv_b, transposed: absorbed q = W_UKᵀ q_nope
+  Linear w_uv;                   // [heads·128, 512] value half of kv_b
   Linear gate;                   // [heads·128, hidden] when output_gate
   Linear o;                      // [hidden, heads·128]
   std::optional<IndexerWeights> indexer;

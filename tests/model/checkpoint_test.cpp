@@ -129,8 +129,8 @@ TEST(Checkpoint, KvBIsSplitAndTransposed) {
   };
   for (int n = 0; n < 128; n += 31)
     for (int r = 0; r < 512; r += 37) {
-      EXPECT_EQ(mla.w_uk_t[r * 128 + n], kv_b(n, r));
-      EXPECT_EQ(mla.w_uv[n * 512 + r], kv_b(128 + n, r));
+      EXPECT_EQ(mla.w_uk_t.weight[r * 128 + n], kv_b(n, r));
+      EXPECT_EQ(mla.w_uv.weight[n * 512 + r], kv_b(128 + n, r));
     }
 }
 

@@ -126,7 +126,7 @@ TEST(MlaQuery, AgainstFp64) {
     const std::vector<float> norm = random.floats(512, 0.2f, 1.0f);
     MlaWeights w;
     w.q = q;
-    w.w_uk_t = uk.data.data();
+    w.w_uk_t = uk;
     w.kv_a_norm = norm.data();
     const std::vector<bf16> cq = random.bf16s(kRows * kQLora), kv_a = random.bf16s(kRows * 576);
     std::vector<bf16> query(kRows * kHeads * 576);
@@ -183,7 +183,7 @@ TEST(MlaOutput, AgainstFp64) {
       const MlaConfig config{.num_heads = kHeads};
       const Matrix uv(random, kHeads * 128, 512), o_proj(random, kHidden, kHeads * 128);
       MlaWeights w;
-      w.w_uv = uv.data.data();
+      w.w_uv = uv;
       w.o = o_proj;
       const std::vector<bf16> z = random.bf16s(5 * kHeads * 512), gate = random.bf16s(5 * kHeads * 128, 2.0f);
       std::vector<float> partial(lanes * 5 * kHidden);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/break_rule.h"
+#include "properties/kernels.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -22,15 +23,21 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const std::string prefix = "--break-rule=";
+    const std::string kernels = "--cpu-kernels=";
+    if (arg.starts_with(kernels)) {
+      perigee::test::g_cpu_kernels = arg.substr(kernels.size());
+      continue;
+    }
     const auto rule = arg.starts_with(prefix) ? perigee::parse_rule(arg.substr(prefix.size())) : std::nullopt;
     if (!rule) {
       std::fprintf(stderr,
                    "unknown argument '%s'; use "
-                   "--break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
+                   "--cpu-kernels=NAME or --break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
                    arg.c_str());
       return 2;
     }
     perigee::g_broken_rule = *rule;
+    perigee::test::g_cpu_kernels = "plain";
     if (const auto it = minimal.find(*rule); it != minimal.end()) testing::GTEST_FLAG(filter) = it->second;
   }
   return RUN_ALL_TESTS();

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include "ops/cpu/fast/kernels.h"
+#include "properties/kernels.h"
 #include "support/models.h"
 
 namespace perigee {
@@ -21,7 +23,8 @@ constexpr int kTokens = 331;  // several times top-k 64, chunk 16, page 64 and t
 RunnerOptions options_with(int threads = 2, int lanes = 1, int attention_lanes = 1) {
   return {.precision = {},
           .plan = {.lanes = lanes, .attention_lanes = attention_lanes, .dense_segment = 96},
-          .threads = threads};
+          .threads = threads,
+          .cpu_kernels = test::g_cpu_kernels};
 }
 
 using Logits = std::vector<float>;  // [tokens, vocab]
@@ -166,6 +169,21 @@ TEST_P(OneSetOfBits, AnyNumberOfThreads) {
   Runner one = small_runner(family(), options_with(1)), five = small_runner(family(), options_with(5));
   const auto tokens = random_tokens(200, 8, one.config().vocab_size);
   expect_same(plainly(one, tokens), 0, plainly(five, tokens), "five threads");
+}
+
+TEST_P(OneSetOfBits, AnyKernels) {
+  RunnerOptions options = options_with();
+  options.cpu_kernels = "plain";
+  Runner plain = small_runner(family(), options);
+  const auto tokens = random_tokens(60, 12, plain.config().vocab_size);
+  const Logits want = plainly(plain, tokens);
+  for (const char* name : {"avx2", "avx512", "avx512-emulated"}) {
+    if (!cpu::find_kernels(name)) continue;
+    options.cpu_kernels = name;
+    Runner fast = small_runner(family(), options);
+    ASSERT_EQ(fast.kernels(), name);
+    expect_same(want, 0, plainly(fast, tokens), name);
+  }
 }
 
 TEST_P(OneSetOfBits, EveryCacheFormat) {

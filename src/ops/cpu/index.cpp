@@ -47,9 +47,14 @@ void PlainBackend::index_front(const IndexFrontArgs& a) {
   });
   if (!a.weights.indexer) return;
   const IndexerWeights& w = *a.weights.indexer;
-  const int heads = w.head_weight.out;
-  std::vector<float> q(int64_t{a.rows} * heads * kIndexDim);
+  std::vector<float> q(int64_t{a.rows} * w.q.out);
   matmul(pool_, w.q, a.cq, a.rows, [&](int r, int o, float y) { q[int64_t{r} * w.q.out + o] = y; });
+  quantise_index(a, q.data());
+}
+
+void PlainBackend::quantise_index(const IndexFrontArgs& a, const float* q) {
+  const IndexerWeights& w = *a.weights.indexer;
+  const int heads = w.head_weight.out;
   const float constant = 0.08838834764831845f * rsqrt(static_cast<float>(heads));  // 128^-½ · heads^-½
   for (size_t s = 0; s < a.sequences.size(); ++s) {
     const SequenceRows& seq = a.sequences[s];
@@ -59,7 +64,7 @@ void PlainBackend::index_front(const IndexFrontArgs& a) {
       for (int h = 0; h < heads; ++h) {
         const int64_t at = row * heads + h;
         const float scale =
-            quantise(pages.index_format, q.data() + at * kIndexDim, a.index_query + at * kIndexDim);
+            quantise(pages.index_format, q + at * kIndexDim, a.index_query + at * kIndexDim);
         a.index_weight[at] = (a.index_weight[at] * scale) * constant;
       }
       float key[kIndexDim];

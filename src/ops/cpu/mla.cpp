@@ -28,7 +28,7 @@ void PlainBackend::mla_query(const MlaQueryArgs& a) {
   std::vector<bf16> q(int64_t{a.rows} * heads * qk);
   matmul_bf16(pool_, a.weights.q, a.q_input, a.rows, q.data());
   pool_.run(heads, [&](int64_t h) {
-    const bf16* w = a.weights.w_uk_t + h * rank * nope;
+    const bf16* w = a.weights.w_uk_t.weight + h * rank * nope;
     for (int r = 0; r < a.rows; ++r) {
       const bf16* in = q.data() + (int64_t{r} * heads + h) * qk;
       bf16* out = a.query + (int64_t{r} * heads + h) * latent;
@@ -40,6 +40,11 @@ void PlainBackend::mla_query(const MlaQueryArgs& a) {
       std::memcpy(out + rank, in + nope, rope * sizeof(bf16));
     }
   });
+  write_latents(a);
+}
+
+void PlainBackend::write_latents(const MlaQueryArgs& a) {
+  const int rank = a.config.kv_lora_rank, latent = a.config.latent_dim();
   for (size_t s = 0; s < a.sequences.size(); ++s) {
     const SequenceRows& seq = a.sequences[s];
     const PageTable& pages = a.pages[s];
@@ -61,7 +66,7 @@ void PlainBackend::mla_output(const MlaOutputArgs& a) {
   const int heads = a.config.num_heads, v = a.config.v_head_dim, rank = a.config.kv_lora_rank;
   std::vector<bf16> o(int64_t{a.rows} * heads * v);
   pool_.run(heads, [&](int64_t h) {
-    const bf16* w = a.weights.w_uv + h * v * rank;
+    const bf16* w = a.weights.w_uv.weight + h * v * rank;
     for (int r = 0; r < a.rows; ++r) {
       const int64_t at = (int64_t{r} * heads + h) * v;
       for (int d = 0; d < v; d += 4) {  // v is a multiple of 32

@@ -54,12 +54,18 @@ void PlainBackend::glu_mlp(const GluMlpArgs& a) {
 }
 
 void PlainBackend::moe_route(const MoeRouteArgs& a) {
-  const int experts = a.config.num_experts, k = a.config.experts_per_token;
+  const int experts = a.config.num_experts;
   std::vector<float> score(int64_t{a.rows} * experts);
   matmul(pool_, a.weights.router, a.x, a.rows,
          [&](int r, int o, float y) { score[int64_t{r} * experts + o] = sigmoid(y); });
+  choose_experts(a, score.data());
+  if (a.config.latent_size) matmul_bf16(pool_, a.weights.latent_down, a.x, a.rows, a.z);
+}
+
+void PlainBackend::choose_experts(const MoeRouteArgs& a, const float* score) {
+  const int experts = a.config.num_experts, k = a.config.experts_per_token;
   pool_.run(a.rows, [&](int64_t r) {
-    const float* s = score.data() + r * experts;
+    const float* s = score + r * experts;
     std::vector<int32_t> order(experts);
     std::iota(order.begin(), order.end(), 0);
     const auto choice = [&](int e) {
@@ -78,7 +84,6 @@ void PlainBackend::moe_route(const MoeRouteArgs& a) {
       a.expert_weight[r * k + i] = w * a.config.routed_scaling_factor;
     }
   });
-  if (a.config.latent_size) matmul_bf16(pool_, a.weights.latent_down, a.x, a.rows, a.z);
 }
 
 void PlainBackend::moe_experts(const MoeExpertsArgs& a) {

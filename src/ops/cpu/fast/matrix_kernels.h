@@ -1,10 +1,101 @@
-// Raw kernels of the matrix stages: pointers and sizes, no allocation, no threads. backend.cpp cuts the work
-// into tasks. Compiled once per instruction set (simd.h).
+// Raw kernels of the matrix stages: pointers and sizes, no allocation, no threads. products.cpp and the
+// stages cut the work into tasks. Compiled once per instruction set (simd.h).
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "formats/bf16.h"
+#include "ops/cpu/fast/tiles.h"
 
 namespace perigee::cpu {
 
-struct MatrixKernels {};
+// y[r, 16] = the product sums of one block of outputs with up to MatrixKernels::rows rows.
+struct ProductArgs {
+  const std::byte* tiles;  // of the block, at the segment's first K block
+  int64_t quad_bytes;
+  int64_t steps;       // K blocks of the segment
+  const std::byte* x;  // the rows as `spread` wrote them
+  int rows;
+  float* y;  // [rows, y_stride]
+  int64_t y_stride;
+};
+
+// The same for a block of MXFP4 outputs.
+struct Mxfp4ProductArgs {
+  const std::byte* tiles;  // the pairs, at the segment's first K block
+  int64_t quad_bytes;
+  int64_t steps;
+  const float* scale;  // [steps, 32], from `mxfp4_scales`
+  const std::byte* x;
+  int rows;
+  float* y;  // [rows, y_stride]
+  int64_t y_stride;
+};
+
+struct Mxfp4ExpandArgs {
+  const std::byte* tiles;
+  int64_t quad_bytes;
+  int64_t steps;
+  const float* scale;
+  std::byte* out;  // two blocks of bf16 tiles, each [4 quads, steps, 4 partials, 16 outputs]
+};
+
+struct DecayArgs {
+  const float* y;        // [n]
+  const float* dt_bias;  // [n]
+  float rate;            // exp(A_log) of the head
+  bool bounded;
+  float bound;
+  float* g;  // [n]
+};
+
+struct ActivationArgs {
+  const float *gate, *up;  // [n]
+  bool situ;
+  float beta, linear_beta;
+  bf16* out;  // [n]
+};
+
+// Lanes of the lane rule: value d of lane l is first[l · stride + d].
+struct LaneArgs {
+  const float* first;
+  int64_t stride;
+  int lanes;
+};
+
+struct MatrixKernels {
+  int rows;           // most rows of one product
+  int operand_bytes;  // of one pair of x in the order of `spread`
+
+  // Rows of x in the order in which `product` reads them: rows · k_blocks(k) · 16 operands.
+  void (*spread)(const bf16* const* x, int rows, int k, std::byte* out);
+  void (*product)(const ProductArgs& args);
+
+  // MXFP4: the scales as fp32; products straight from the tiles for up to mxfp4_rows rows (0: never);
+  // and tiles expanded to bf16, for more rows.
+  int mxfp4_rows;
+  void (*mxfp4_scales)(const std::byte* scales, int64_t steps, float* out);  // [steps, 32]
+  void (*mxfp4_product)(const Mxfp4ProductArgs& args);
+  void (*mxfp4_expand)(const Mxfp4ExpandArgs& args);
+
+  // Over n values, any n; the formulas are those of ops.h.
+  void (*round)(const float* y, int n, bf16* out);
+  void (*widen)(const bf16* x, int n, float* out);
+  void (*sigmoid)(const float* y, int n, float* out);
+  void (*decay)(const DecayArgs& args, int n);
+  void (*activate)(const ActivationArgs& args, int n);
+  void (*gate)(const float* y, const bf16* gate, int n, bf16* out);  // y ⊙ σ(gate)
+  void (*tree)(const LaneArgs& args, int n, float* out);
+  void (*add_residual)(const float* routed, const float* shared, int n, bf16* stream);  // shared may be null
+  // y[d] += weight · x[d]
+  void (*add_scaled)(const bf16* x, float weight, int n, float* y);
+
+  // Over n values, n a multiple of 16.
+  void (*rms)(const float* x, const float* weight, float eps, int n, bf16* out);
+  // One head of KDA's output: rms(o; norm) ⊙ σ(gate).
+  void (*gated_rms)(const float* o, const float* norm, const bf16* gate, float eps, int n, bf16* out);
+};
 
 namespace avx2 {
 extern const MatrixKernels matrix_kernels;
