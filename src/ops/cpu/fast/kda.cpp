@@ -77,8 +77,9 @@ class KdaWalk {
     const Arena::Scope scope(arena);
     KdaChunk& chunk = *arena.take<KdaChunk>(1);
     constexpr int64_t kState = kKdaHead * kKdaHead;
-    float* state = slot_.state + head_ * kState;
-    bool stored = true;  // `state` is the slot's own
+    const float* state = slot_.state + head_ * slot_.state_stride;
+    float* const stored = slot_.stored ? slot_.stored + head_ * slot_.stored_stride : nullptr;
+    float* own = nullptr;  // the state after chunk ends that are not stored
     const int64_t base = *slot_.base, end = seq_.start + seq_.rows;
     for (int64_t start = base; start < end; start += kChunk) {
       const int rows = static_cast<int>(std::min<int64_t>(kChunk, end - start));
@@ -86,13 +87,12 @@ class KdaWalk {
       for (int i = 0; i < kept; ++i) restore(chunk, i, start + i);
       add_rows(chunk, start, kept, rows, state);
       if (rows < kChunk) break;
-      if (start + kChunk > seq_.accepted && stored) {
-        float* own = arena.take<float>(kState);
-        std::memcpy(own, state, kState * sizeof(float));
-        state = own;
-        stored = false;
-      }
-      kernels_.kda_commit(chunk, state);
+      const bool keep = stored && start + kChunk <= seq_.accepted;
+      if (!keep && !own) own = arena.take<float>(kState);
+      float* const next = keep ? stored : own;
+      if (next != state) std::memcpy(next, state, kState * sizeof(float));
+      kernels_.kda_commit(chunk, next);
+      state = next;
     }
   }
 
