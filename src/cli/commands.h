@@ -12,6 +12,7 @@ using Action = std::function<int()>;
 void add_generate(CLI::App& app, Action& run);
 void add_chat(CLI::App& app, Action& run);
 void add_inspect(CLI::App& app, Action& run);
+void add_plan(CLI::App& app, Action& run);
 void add_eval(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
 

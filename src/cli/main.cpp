@@ -98,6 +98,7 @@ int run(int argc, char** argv) {
   perigee::cli::add_generate(app, action);
   perigee::cli::add_chat(app, action);
   perigee::cli::add_inspect(app, action);
+  perigee::cli::add_plan(app, action);
   perigee::cli::add_eval(app, action);
   perigee::cli::add_bench(app, action);
   try {

@@ -25,4 +25,18 @@ ModelSummary summarize(const ModelConfig& config) {
   return s;
 }
 
+int64_t rank_weight_bytes(const ModelConfig& config, int tensor_parallel) {
+  int64_t whole = 0, cut = 0;
+  for_each_tensor(config, [&](const TensorSpec& t) {
+    if (t.optional || t.kind == TensorKind::kVision) return;
+    const bool down_projection = t.name.find(".q_a_proj.") != std::string::npos ||
+                                 t.name.find(".kv_a_proj_with_mqa.") != std::string::npos;
+    const bool replicated = t.kind == TensorKind::kNorm || t.kind == TensorKind::kAttnRes ||
+                            t.kind == TensorKind::kIndexer || t.kind == TensorKind::kRouter ||
+                            down_projection;
+    (replicated ? whole : cut) += element_count(t.shape) * static_cast<int64_t>(dtype_size(t.dtype));
+  });
+  return whole + (cut + tensor_parallel - 1) / tensor_parallel;
+}
+
 }  // namespace perigee

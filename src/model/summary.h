@@ -22,4 +22,8 @@ struct ModelSummary {
 
 ModelSummary summarize(const ModelConfig& config);
 
+// Bytes of the text model's weights on one of `tensor_parallel` ranks: heads, columns, experts and vocabulary
+// rows are cut, what every rank needs whole is not.
+int64_t rank_weight_bytes(const ModelConfig& config, int tensor_parallel);
+
 }  // namespace perigee
