@@ -1,104 +1,286 @@
 #include "cache/sequence_cache.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "base/error.h"
+#include "cache/poison.h"
 
 namespace perigee {
 
+SequenceCache::SequenceCache(CachePool& pool)
+    : pool_(&pool),
+      slot_layout_(pool.shape().kda_heads),
+      attention_(pool.shape().attention_has_index.size()),
+      base_(pool.shape().kda_layers, 0) {
+  int indexed = 0;
+  for (bool index : pool.shape().attention_has_index) index_layer_.push_back(index ? indexed++ : -1);
+}
+
 namespace {
-constexpr int64_t kHead = 128;
 
-// New or freed memory holds NaN in test builds, so that a read of it shows.
-void poison([[maybe_unused]] void* data, [[maybe_unused]] size_t bytes) {
-#ifdef PERIGEE_TEST_HOOKS
-  std::memset(data, 0xFF, bytes);
-#endif
+std::shared_ptr<CachePool> pool_for_one(CacheShape shape) {
+  if (shape.attention_has_index.empty()) shape.attention_has_index.push_back(false);  // a plan has pages
+  const CachePlan plan(cache_kinds(shape));
+  return std::make_shared<CachePool>(shape, plan, plan.blocks(int64_t{1} << 20) + 2 * plan.state_rows(), 1);
 }
 
-Buffer poisoned(size_t bytes) {
-  Buffer buffer(bytes);
-  poison(buffer.data(), bytes);
-  return buffer;
-}
 }  // namespace
 
-int64_t CacheShape::bytes_per_token() const {
-  int64_t bytes = 0;
-  for (bool index : attention_has_index) {
-    bytes += static_cast<int64_t>(latent_bytes(latent_format));
-    if (index) bytes += static_cast<int64_t>(index_key_bytes(index_format));
-  }
-  return bytes;
-}
+SequenceCache::SequenceCache(const CacheShape& shape) : SequenceCache(pool_for_one(shape)) {}
 
-int64_t CacheShape::state_bytes() const {
-  return int64_t{kda_layers} * kda_heads * (kHead * kHead * 4 + 3 * 3 * kHead * 2);
-}
-
-SequenceCache::SequenceCache(const CacheShape& shape) : shape_(shape) {
-  attention_.resize(shape.attention_has_index.size());
-  for (size_t i = 0; i < attention_.size(); ++i) attention_[i].has_index = shape.attention_has_index[i];
-  const int64_t D = shape.kda_heads * kHead, rows = KdaSlot::kRing;
-  for (int i = 0; i < shape.kda_layers; ++i) {
-    KdaLayer layer;
-    layer.state = Buffer(D * kHead * 4);  // S = 0 before the first token
-    layer.conv_input = poisoned(rows * 3 * D * 2);
-    layer.k = poisoned(rows * D * 2);
-    layer.G = poisoned(rows * D * 4);
-    layer.w = poisoned(rows * D * 4);
-    layer.T = poisoned(rows * shape.kda_heads * kChunk * 4);
-    kda_.push_back(std::move(layer));
+SequenceCache::SequenceCache(std::shared_ptr<CachePool> own_pool) : SequenceCache(*own_pool) {
+  own_pool_ = std::move(own_pool);
+  take_slot();
+  for (int64_t i = 0; i < pool_->plan().state_rows(); ++i) {
+    state_.push_back(take_row());
+    std::memset(state_.back().data(), 0, pool_->plan().row_bytes());
   }
 }
 
-void SequenceCache::reserve(int64_t tokens) {
-  for (; pages_ * kPageTokens < tokens; ++pages_) {
-    for (AttentionLayer& layer : attention_) {
-      layer.latent_pages.push_back(poisoned(kPageTokens * latent_bytes(shape_.latent_format)));
-      layer.latent.push_back(layer.latent_pages.back().as<uint8_t>());
-      if (!layer.has_index) continue;
-      layer.index_pages.push_back(poisoned(kPageTokens * index_key_bytes(shape_.index_format)));
-      layer.index_key.push_back(layer.index_pages.back().as<uint8_t>());
+SequenceCache& SequenceCache::operator=(SequenceCache&& other) noexcept {
+  if (this != &other) {  // not member by member: the rows go before their pool
+    std::destroy_at(this);
+    std::construct_at(this, std::move(other));
+  }
+  return *this;
+}
+
+SequenceCache::SequenceCache(CachePool& pool, std::vector<Row> rows, const Checkpoint& checkpoint)
+    : SequenceCache(pool) {
+  const int64_t position = checkpoint.position;
+  check(static_cast<int64_t>(rows.size()) == blocks(position),
+        "SequenceCache: one row per block of the prefix");
+  if (position == 0) return;
+  for (Row& row : rows) add_row(std::move(row));
+  length_ = stored_base_ = position;
+  base_.assign(base_.size(), position);
+  state_ = checkpoint.rows;
+  state_has_conv_inputs_ = true;
+  take_slot();
+  // The slot's ring gets the conv inputs that the next rows read.
+  const int64_t D = int64_t{pool.shape().kda_heads} * kKdaHead;
+  for (int layer = 0; layer < pool.shape().kda_layers; ++layer) {
+    const KdaSlot slot = this->slot(layer);
+    const int row = pool.plan().state_address(kKdaKind, layer).row;
+    for (int head = 0; head < pool.shape().kda_heads; ++head) {
+      const bf16* kept = reinterpret_cast<const bf16*>(conv_inputs(state_[row], layer, head));
+      for (int i = 0; i < kConvInputs; ++i) {
+        const int64_t ring = (position - kConvInputs + i) % KdaSlot::kRing;
+        for (int part = 0; part < 3; ++part) {
+          std::memcpy(slot.conv_input + (ring * 3 + part) * D + head * kKdaHead,
+                      kept + (i * 3 + part) * kKdaHead, kKdaHead * sizeof(bf16));
+        }
+      }
     }
+  }
+}
+
+SequenceCache SequenceCache::fork() const {
+  SequenceCache copy(*pool_);
+  for (const Row& row : rows()) copy.add_row(row);
+  copy.state_ = state_;
+  copy.state_has_conv_inputs_ = state_has_conv_inputs_;
+  copy.base_ = base_;
+  copy.stored_base_ = stored_base_;
+  copy.length_ = length_;
+  if (slot_) {
+    copy.take_slot();
+    std::memcpy(copy.slot_.data(), slot_.data(), pool_->plan().slot_bytes());
+  }
+  return copy;
+}
+
+bool SequenceCache::copies_last_row(int64_t tokens) const {
+  return tokens > length_ && length_ % pool_->plan().block_tokens() != 0 && !owns_last_row_;
+}
+
+bool SequenceCache::needs_state_rows(int64_t accepted) const {
+  if (base_.empty() || accepted / kChunk * kChunk <= stored_base_ || !next_state_.empty()) return false;
+  return state_.empty() || std::any_of(state_.begin(), state_.end(), [](const Row& r) { return r.shared(); });
+}
+
+int64_t SequenceCache::rows_needed(int64_t tokens, int64_t accepted) const {
+  return std::max<int64_t>(0, blocks(tokens) - static_cast<int64_t>(rows_.size())) +
+         (copies_last_row(tokens) ? 1 : 0) + (needs_state_rows(accepted) ? pool_->plan().state_rows() : 0);
+}
+
+void SequenceCache::reserve(int64_t tokens, int64_t accepted) {
+  const CachePlan& plan = pool_->plan();
+  const int64_t needed = rows_needed(tokens, accepted);
+  if (needed > pool_->free_rows()) {
+    fail(ErrorCode::kInternal, "SequenceCache::reserve: {} cache rows needed, {} of {} free", needed,
+         pool_->free_rows(), pool_->rows());
+  }
+  if (!slot_ && plan.slot_bytes() > 0) take_slot();
+  if (copies_last_row(tokens)) {
+    const int64_t block = blocks(length_) - 1;
+    const int64_t pages =
+        (length_ - block * plan.block_tokens() + plan.page_tokens() - 1) / plan.page_tokens();
+    Row copy = take_row();
+    std::memcpy(copy.data(), rows_[block].data(), pages * plan.page_bytes());
+    rows_[block] = std::move(copy);
+    owns_last_row_ = true;
+    point_pages(block);
+    drop(length_, std::min(block * plan.block_tokens() + pages * plan.page_tokens(),
+                           (block + 1) * plan.block_tokens()));
+  }
+  while (static_cast<int64_t>(rows_.size()) < blocks(tokens)) {
+    add_row(take_row());
+    owns_last_row_ = true;
+  }
+  if (needs_state_rows(accepted)) {
+    for (int64_t i = 0; i < plan.state_rows(); ++i) next_state_.push_back(take_row());
   }
 }
 
 void SequenceCache::set_length(int64_t length) {
-  for (const KdaLayer& layer : kda_)
-    check(length >= layer.base, "a sequence cannot shrink below a stored chunk start");
-  const int64_t latent = static_cast<int64_t>(latent_bytes(shape_.latent_format));
-  for (int64_t p = length; p < length_; ++p) {
-    for (AttentionLayer& layer : attention_)
-      poison(layer.latent[p / kPageTokens] + p % kPageTokens * latent, latent);
-    const int64_t D = shape_.kda_heads * kHead, at = p % KdaSlot::kRing;
-    for (KdaLayer& layer : kda_) {
-      poison(layer.conv_input.as<bf16>() + at * 3 * D, 3 * D * 2);
-      poison(layer.k.as<bf16>() + at * D, D * 2);
-      poison(layer.G.as<float>() + at * D, D * 4);
-      poison(layer.w.as<float>() + at * D, D * 4);
-      poison(layer.T.as<float>() + at * shape_.kda_heads * kChunk, shape_.kda_heads * kChunk * 4);
+  for (int64_t base : base_) check(length >= base, "a sequence cannot shrink below a stored chunk start");
+  if (!base_.empty() && base_[0] != stored_base_) {
+    check(std::all_of(base_.begin(), base_.end(), [&](int64_t b) { return b == base_[0]; }),
+          "all KDA layers stand at the same chunk start");
+    if (!next_state_.empty()) state_ = std::exchange(next_state_, {});
+    stored_base_ = base_[0];
+    state_has_conv_inputs_ = false;
+  }
+  if (length < length_) drop(length, length_);
+  length_ = length;
+}
+
+void SequenceCache::drop([[maybe_unused]] int64_t from, [[maybe_unused]] int64_t to) {
+#ifdef PERIGEE_TEST_HOOKS
+  const CacheShape& shape = pool_->shape();
+  const int64_t latent = latent_bytes(shape.latent_format), D = int64_t{shape.kda_heads} * kKdaHead;
+  for (int64_t p = from; p < to; ++p) {
+    const int in_page = static_cast<int>(p % kPageTokens);
+    for (AttentionLayer& layer : attention_) {
+      poison(layer.latent[p / kPageTokens] + in_page * latent, latent);
+      if (layer.index_key.empty()) continue;
+      uint8_t* page = layer.index_key[p / kPageTokens];
+      poison(page + index_value_offset(shape.index_format, in_page),
+             index_key_value_bytes(shape.index_format));
+      poison(page + index_scale_offset(shape.index_format, in_page),
+             index_key_scale_bytes(shape.index_format));
     }
   }
-  length_ = length;
+  // The ring holds the last positions alone: those before `from` may lie where a dropped one would.
+  for (int64_t p = from; p < std::min(to, base() + KdaSlot::kRing - kConvInputs); ++p) {
+    const int64_t at = p % KdaSlot::kRing;
+    for (int layer = 0; layer < shape.kda_layers; ++layer) {
+      const KdaSlot slot = this->slot(layer);
+      poison(slot.conv_input + at * 3 * D, 3 * D * sizeof(bf16));
+      poison(slot.k + at * D, D * sizeof(bf16));
+      poison(slot.G + at * D, D * sizeof(float));
+      poison(slot.w + at * D, D * sizeof(float));
+      poison(slot.T + at * shape.kda_heads * kChunk, shape.kda_heads * kChunk * sizeof(float));
+    }
+  }
+#endif
 }
 
 PageTable SequenceCache::pages(int attention_layer) const {
   const AttentionLayer& layer = attention_[attention_layer];
+  const CacheShape& shape = pool_->shape();
   return {.latent = layer.latent.data(),
-          .index_key = layer.has_index ? layer.index_key.data() : nullptr,
-          .latent_format = shape_.latent_format,
-          .index_format = shape_.index_format,
-          .latent_scale = shape_.latent_scale};
+          .index_key = layer.index_key.empty() ? nullptr : layer.index_key.data(),
+          .latent_format = shape.latent_format,
+          .index_format = shape.index_format,
+          .latent_scale = shape.latent_scale};
 }
 
 KdaSlot SequenceCache::slot(int kda_layer) {
-  KdaLayer& layer = kda_[kda_layer];
-  return {.state = layer.state.as<float>(),
-          .base = &layer.base,
-          .conv_input = layer.conv_input.as<bf16>(),
-          .k = layer.k.as<bf16>(),
-          .G = layer.G.as<float>(),
-          .w = layer.w.as<float>(),
-          .T = layer.T.as<float>()};
+  const CachePlan::StateAddress& at = pool_->plan().state_address(kKdaKind, kda_layer);
+  const int64_t stride = at.head_stride / static_cast<int64_t>(sizeof(float));
+  const auto state_in = [&](const std::vector<Row>& rows) {
+    return rows.empty() ? nullptr : reinterpret_cast<float*>(rows[at.row].data() + at.offset);
+  };
+  uint8_t* rows = slot_.data() + kda_layer * slot_layout_.bytes;
+  KdaSlot slot{.state = state_in(state_),
+               .state_stride = stride,
+               .stored = state_in(next_state_.empty() ? state_ : next_state_),
+               .stored_stride = stride,
+               .base = &base_[kda_layer],
+               .conv_input = reinterpret_cast<bf16*>(rows + slot_layout_.conv_input),
+               .k = reinterpret_cast<bf16*>(rows + slot_layout_.k),
+               .G = reinterpret_cast<float*>(rows + slot_layout_.G),
+               .w = reinterpret_cast<float*>(rows + slot_layout_.w),
+               .T = reinterpret_cast<float*>(rows + slot_layout_.T)};
+  if (!slot.state) {
+    slot.state = pool_->zero_state();
+    slot.state_stride = 0;
+  }
+  if (!slot.stored) slot.stored_stride = 0;
+  return slot;
+}
+
+Checkpoint SequenceCache::checkpoint() {
+  Checkpoint out{.position = base(), .rows = state_};
+  if (state_.empty() || std::exchange(state_has_conv_inputs_, true)) return out;
+  const CacheShape& shape = pool_->shape();
+  const int64_t D = int64_t{shape.kda_heads} * kKdaHead;
+  for (int layer = 0; layer < shape.kda_layers; ++layer) {
+    const Row& row = state_[pool_->plan().state_address(kKdaKind, layer).row];
+    const KdaSlot slot = this->slot(layer);
+    for (int head = 0; head < shape.kda_heads; ++head) {
+      bf16* kept = reinterpret_cast<bf16*>(conv_inputs(row, layer, head));
+      for (int i = 0; i < kConvInputs; ++i) {
+        const int64_t ring = (out.position - kConvInputs + i) % KdaSlot::kRing;
+        for (int part = 0; part < 3; ++part) {
+          std::memcpy(kept + (i * 3 + part) * kKdaHead,
+                      slot.conv_input + (ring * 3 + part) * D + head * kKdaHead, kKdaHead * sizeof(bf16));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+void SequenceCache::count_references(std::vector<int64_t>& references) const {
+  for (const std::vector<Row>* rows : {&rows_, &state_, &next_state_}) {
+    for (const Row& row : *rows) ++references[row.id()];
+  }
+}
+
+Row SequenceCache::take_row() {
+  Row row = pool_->take_row();
+  check(static_cast<bool>(row), "SequenceCache: a free row");
+  return row;
+}
+
+void SequenceCache::take_slot() {
+  if (pool_->plan().slot_bytes() == 0) return;
+  slot_ = pool_->take_slot();
+  if (!slot_) fail(ErrorCode::kInternal, "SequenceCache: all {} slots are in use", pool_->slots());
+}
+
+void SequenceCache::add_row(Row row) {
+  rows_.push_back(std::move(row));
+  owns_last_row_ = false;
+  const int64_t pages = static_cast<int64_t>(rows_.size()) * pool_->plan().pages_per_row();
+  for (size_t i = 0; i < attention_.size(); ++i) {
+    attention_[i].latent.resize(pages);
+    if (index_layer_[i] >= 0) attention_[i].index_key.resize(pages);
+  }
+  point_pages(static_cast<int64_t>(rows_.size()) - 1);
+}
+
+// The one place where blocks become page addresses.
+void SequenceCache::point_pages(int64_t block) {
+  const CachePlan& plan = pool_->plan();
+  uint8_t* row = rows_[block].data();
+  for (size_t i = 0; i < attention_.size(); ++i) {
+    for (int64_t page = 0; page < plan.pages_per_row(); ++page) {
+      const int64_t at = block * plan.pages_per_row() + page;
+      attention_[i].latent[at] = row + plan.page_offset(kLatentKind, static_cast<int>(i), page);
+      if (index_layer_[i] >= 0)
+        attention_[i].index_key[at] = row + plan.page_offset(kIndexKeyKind, index_layer_[i], page);
+    }
+  }
+}
+
+uint8_t* SequenceCache::conv_inputs(const Row& row, int layer, int head) const {
+  const CachePlan::StateAddress& at = pool_->plan().state_address(kKdaKind, layer);
+  return row.data() + at.offset + head * at.head_stride + kKdaStateBytes;
 }
 
 }  // namespace perigee

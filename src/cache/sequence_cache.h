@@ -1,57 +1,85 @@
-// SequenceCache: everything a sequence keeps between steps. Attention layers keep 64-token pages of latents
-// and index keys; KDA layers keep the state at the last stored chunk start and the rows since. Dropping
-// tokens un-does them.
+// SequenceCache: everything a sequence keeps between steps, as a view on the pool. Its tokens' pages lie in
+// rows that it may share with other sequences and the prefix tree; its KDA state in state rows at the last
+// stored chunk start; the rows of the open chunk in a slot of its own. Dropping tokens un-does them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
-#include "base/tensor.h"
-#include "ops/cache_view.h"
+#include "cache/checkpoint.h"
 
 namespace perigee {
 
-// What one sequence needs, layer kind by layer kind.
-struct CacheShape {
-  std::vector<bool> attention_has_index;  // one entry per attention layer
-  int kda_layers = 0;
-  int kda_heads = 0;
-  LatentFormat latent_format = LatentFormat::kBf16;
-  IndexKeyFormat index_format = IndexKeyFormat::kFp8;
-  float latent_scale = 1.0f;
-
-  int64_t bytes_per_token() const;  // of the attention layers
-  int64_t state_bytes() const;      // of the KDA layers, at a chunk start
-};
-
 class SequenceCache {
  public:
+  explicit SequenceCache(CachePool& pool);
+  // Goes on from a checkpoint; `rows` are those of the blocks before it. Shared rows are copied before the
+  // first write into them, and S is read where it lies until the next chunk end is stored.
+  SequenceCache(CachePool& pool, std::vector<Row> rows, const Checkpoint& checkpoint);
+  // Alone, in a pool of its own of up to 2^20 tokens; ready for a stage without reserve().
   explicit SequenceCache(const CacheShape& shape);
+  SequenceCache(SequenceCache&&) = default;
+  SequenceCache& operator=(SequenceCache&& other) noexcept;
+  // A second sequence with the same tokens. It shares the rows; throws like reserve() when no slot is free.
+  SequenceCache fork() const;
 
   int64_t length() const { return length_; }
-  // Makes room for positions [0, tokens).
-  void reserve(int64_t tokens);
-  // The sequence now has `length` tokens: more after a step, fewer after a rejected draft (never below the
-  // last stored chunk start). Test builds poison what is dropped.
+  // The stored chunk start: where checkpoint() stands, and what a sequence cannot shrink below.
+  int64_t base() const { return base_.empty() ? length_ / kChunk * kChunk : base_[0]; }
+
+  // Rows that reserve() would take: blocks, the copy of a shared last row, and state rows when the step may
+  // store a chunk end.
+  int64_t rows_needed(int64_t tokens, int64_t accepted) const;
+  // Makes room for a step that ends with positions [0, tokens), of which those below `accepted` can no longer
+  // be dropped. Throws Error{kInternal} when the pool has fewer free rows or no slot: callers make room
+  // first.
+  void reserve(int64_t tokens, int64_t accepted);
+  void reserve(int64_t tokens) { reserve(tokens, tokens); }
+  // The sequence now has `length` tokens: more after a step, fewer after a rejected draft. Test builds poison
+  // what is dropped.
   void set_length(int64_t length);
 
   PageTable pages(int attention_layer) const;
   KdaSlot slot(int kda_layer);
 
+  // Rows of the blocks that positions [0, length) touch.
+  std::span<const Row> rows() const { return {rows_.data(), static_cast<size_t>(blocks(length_))}; }
+  // The state at base(), shared: the sequence stores its next chunk end elsewhere.
+  Checkpoint checkpoint();
+  // Adds this sequence's references to references[row], for CachePool::check_integrity.
+  void count_references(std::vector<int64_t>& references) const;
+
  private:
+  explicit SequenceCache(std::shared_ptr<CachePool> own_pool);
   struct AttentionLayer {
-    std::vector<Buffer> latent_pages, index_pages;
-    std::vector<uint8_t*> latent, index_key;
-    bool has_index = false;
+    std::vector<uint8_t*> latent, index_key;  // [pages]
   };
-  struct KdaLayer {
-    Buffer state, conv_input, k, G, w, T;
-    int64_t base = 0;
-  };
-  CacheShape shape_;
+  int64_t blocks(int64_t tokens) const { return pool_->plan().blocks(tokens); }
+  bool copies_last_row(int64_t tokens) const;
+  bool needs_state_rows(int64_t accepted) const;
+  Row take_row();
+  void take_slot();
+  void add_row(Row row);                // the next block's
+  void point_pages(int64_t block);      // at rows_[block]
+  void drop(int64_t from, int64_t to);  // poisons positions
+  uint8_t* conv_inputs(const Row& row, int layer, int head) const;
+
+  std::shared_ptr<CachePool> own_pool_;  // first, so that it outlives the rows
+  CachePool* pool_;
+  SlotLayout slot_layout_;
+  std::vector<Row> rows_;       // [blocks]
+  bool owns_last_row_ = false;  // appends to it in place; others who hold it read what was there before
   std::vector<AttentionLayer> attention_;
-  std::vector<KdaLayer> kda_;
-  int64_t length_ = 0, pages_ = 0;
+  std::vector<int> index_layer_;  // attention layer → its place among those with index keys, or −1
+  Slot slot_;
+  std::vector<Row> state_;              // S at base(); none while that is 0
+  std::vector<Row> next_state_;         // where the next chunk end goes when state_ is shared
+  std::vector<int64_t> base_;           // [kda_layers] all equal between steps
+  int64_t stored_base_ = 0;             // of state_
+  bool state_has_conv_inputs_ = false;  // in its rows, beside the ring
+  int64_t length_ = 0;
 };
 
 }  // namespace perigee

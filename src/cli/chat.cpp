@@ -96,6 +96,7 @@ struct Conversation {
   const Flags& flags;
   Runner& runner;
   const ChatModel& chat;
+  PrefixTree prefixes;
   boost::json::array tools;
   boost::json::array messages;
 
@@ -114,6 +115,7 @@ struct Conversation {
                         flags.sampling.logits.min_tokens);
     Printer printer;
     GenerateOptions run;
+    run.prefixes = &prefixes;
     g_interrupted = false;
     PrefillProgress progress(request.prompt.size());
     run.on_prefill = [&](size_t, int64_t done, int64_t) {
@@ -163,7 +165,12 @@ int run_chat(const Flags& f) {
   const ChatModel chat(f.model.model);
   Runner runner = f.model.load();
   chat.check_fits(runner.config());
-  Conversation conversation{.flags = f, .runner = runner, .chat = chat, .tools = {}, .messages = {}};
+  Conversation conversation{.flags = f,
+                            .runner = runner,
+                            .chat = chat,
+                            .prefixes = PrefixTree(runner.pool(), {.debug = f.model.debug_cache}),
+                            .tools = {},
+                            .messages = {}};
   if (!f.tools.empty()) conversation.tools = read_tools(f.tools);
   if (!f.system.empty()) conversation.messages.push_back({{"role", "system"}, {"content", f.system}});
   set_signals();

@@ -49,6 +49,10 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
+  group(app.add_option("--cache-memory", cache_memory,
+                       "GB (1e9 bytes) of cache; 0 takes up to half of the machine's memory")
+            ->check(CLI::Range(0.0, 1e6)));
+  group(app.add_flag("--debug-cache", debug_cache, "check the cache after every step"));
   numerics.add_to(app);
 }
 
@@ -65,7 +69,8 @@ Runner ModelFlags::load() const {
                 {.precision = numerics.precision(),
                  .plan = numerics.plan(),
                  .threads = threads,
-                 .cpu_kernels = cpu_kernels});
+                 .cpu_kernels = cpu_kernels,
+                 .cache_bytes = static_cast<int64_t>(cache_memory * 1e9)});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

@@ -24,6 +24,8 @@ struct ModelFlags {
   NumericsFlags numerics;
   int threads = 0;
   uint64_t dummy_seed = 0;
+  double cache_memory = 0;  // GB; 0: half of the machine's memory
+  bool debug_cache = false;
 
   void add_to(CLI::App& app);
   Runner load() const;

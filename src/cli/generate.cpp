@@ -78,7 +78,9 @@ int run_generate(const Flags& f) {
       .logits = f.sampling.logits};
   AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   PrefillProgress progress(request.prompt.size());
+  PrefixTree prefixes(runner.pool(), {.debug = f.model.debug_cache});
   GenerateOptions run;
+  run.prefixes = &prefixes;
   run.on_prefill = [&](size_t, int64_t done, int64_t) {
     progress.show(done);
     return true;
@@ -116,7 +118,7 @@ int run_generate(const Flags& f) {
       {"finish_reason", calls ? std::string("tool_calls") : g.finish_reason},
       {"usage",
        {{"prompt_tokens", request.prompt.size()},
-        {"cached_tokens", 0},
+        {"cached_tokens", g.cached_tokens},
         {"completion_tokens", g.tokens.size()}}},
       {"timings", {{"prefill_seconds", g.prefill_seconds}, {"decode_seconds", g.decode_seconds}}},
       {"numerics", runner.numerics().digest}};

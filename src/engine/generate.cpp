@@ -5,6 +5,8 @@
 #include <list>
 #include <numeric>
 
+#include "cache/cached_sequence.h"
+
 namespace perigee {
 
 namespace {
@@ -14,17 +16,26 @@ using Clock = std::chrono::steady_clock;
 struct Running {
   size_t index;
   const GenerateRequest* request;
-  SequenceCache cache;
+  CachedSequence sequence;
   LogitsProcessor processor;
-  int64_t prefilled = 0;
+  int64_t rows;  // that it may come to hold
   Generation result;
   Clock::time_point start = Clock::now(), first_token;
 
   int64_t prompt_length() const { return static_cast<int64_t>(request->prompt.size()); }
-  bool prefilling() const { return prefilled < prompt_length(); }
+  bool prefilling() const { return sequence.prefilling(); }
 };
 
-void check_request(const Runner& runner, const GenerateRequest& r) {
+// Rows that a request may come to hold. Requests run only while all of theirs add up to less than the pool,
+// so none ever waits for another in the middle.
+int64_t most_rows(Runner& runner, const GenerateRequest& r) {
+  int64_t length = static_cast<int64_t>(r.prompt.size()) + r.max_tokens;
+  if (const int64_t limit = runner.config().max_position_embeddings; limit > 0)
+    length = std::min(length, limit);
+  return CachedSequence::most_rows(runner.pool().plan(), length);
+}
+
+void check_request(Runner& runner, const GenerateRequest& r) {
   const int64_t limit = runner.config().max_position_embeddings, vocab = runner.config().vocab_size;
   if (r.prompt.empty()) fail(ErrorCode::kBadRequest, "the prompt has no tokens; give at least one");
   if (r.max_tokens < 1) fail(ErrorCode::kBadRequest, "max_tokens {} must be at least 1", r.max_tokens);
@@ -37,6 +48,13 @@ void check_request(const Runner& runner, const GenerateRequest& r) {
   for (int32_t id : r.prompt) {
     if (id < 0 || id >= vocab)
       fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
+  }
+  if (const int64_t rows = most_rows(runner, r), all = runner.pool().rows(); rows > all) {
+    fail(ErrorCode::kBadRequest,
+         "a prompt of {} tokens and {} more may need {} cache rows, but there are {}; shorten it or give the "
+         "cache "
+         "more memory",
+         r.prompt.size(), r.max_tokens, rows, all);
   }
 }
 
@@ -58,20 +76,26 @@ std::vector<std::pair<int32_t, float>> top_logprobs(const float* logits, int voc
 Batch next_batch(std::list<Running>& running, const GenerateOptions& options,
                  std::vector<Running*>& sampled) {
   Batch batch;
+  const auto add = [&](Running& r, std::span<const int32_t> tokens, int drafts, int logits) {
+    check(r.sequence.make_room(static_cast<int64_t>(tokens.size()), drafts),
+          "rows that were counted at admission are there");
+    batch.add(r.sequence.cache(), tokens, drafts, logits);
+  };
   for (Running& r : running) {
     if (r.prefilling()) continue;
     const int32_t last = r.result.tokens.back().id;
-    batch.add(r.cache, std::span(&last, 1), 0, 1);
+    add(r, std::span(&last, 1), 0, 1);
     sampled.push_back(&r);
   }
   int64_t budget = options.max_batched_tokens;
   for (Running& r : running) {
     if (!r.prefilling() || budget == 0) continue;
-    const int64_t n = std::min(budget, r.prompt_length() - r.prefilled);
-    budget -= n;
-    const bool last = r.prefilled + n == r.prompt_length();
-    batch.add(r.cache, std::span(r.request->prompt).subspan(r.prefilled, n), 0, last ? 1 : 0);
-    r.prefilled += n;
+    const int64_t done = r.sequence.cache().length();
+    const CachedSequence::PromptStep step = r.sequence.next_prompt_step(budget);
+    budget -= step.count;
+    const bool last = done + step.count == r.prompt_length();
+    add(r, std::span(r.request->prompt).subspan(done, step.count), static_cast<int>(step.undecided),
+        last ? 1 : 0);
     if (last) sampled.push_back(&r);
   }
   return batch;
@@ -79,7 +103,8 @@ Batch next_batch(std::list<Running>& running, const GenerateOptions& options,
 
 // Asks whether to go on reading the prompt; true when the request is finished, as cancelled.
 bool cancelled(Running& r, const GenerateOptions& options) {
-  if (!r.prefilling() || !options.on_prefill || options.on_prefill(r.index, r.prefilled, r.prompt_length()))
+  if (!r.prefilling() || !options.on_prefill ||
+      options.on_prefill(r.index, r.sequence.cache().length(), r.prompt_length()))
     return false;
   r.result.finish_reason = "cancelled";
   r.result.prefill_seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
@@ -90,6 +115,7 @@ bool cancelled(Running& r, const GenerateOptions& options) {
 bool append(const Runner& runner, Running& r, GeneratedToken token, const GenerateOptions& options) {
   const GenerateRequest& request = *r.request;
   if (r.result.tokens.empty()) r.first_token = Clock::now();
+  r.sequence.append(token.id);
   r.result.tokens.push_back(std::move(token));
   r.processor.accept(r.result.tokens.back().id);
   const GeneratedToken& t = r.result.tokens.back();
@@ -111,6 +137,14 @@ bool append(const Runner& runner, Running& r, GeneratedToken token, const Genera
   return true;
 }
 
+// Every row is held by whom it should be: the running requests and the tree.
+void check_cache(const CachePool& pool, const PrefixTree& tree, std::list<Running>& running) {
+  std::vector<int64_t> references(pool.rows(), 0);
+  tree.check_integrity(references);
+  for (Running& r : running) r.sequence.cache().count_references(references);
+  pool.check_integrity(references);
+}
+
 }  // namespace
 
 std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
@@ -123,19 +157,27 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
   std::vector<Generation> results(requests.size());
   std::list<Running> running;
   size_t next = 0;
-  const auto finish = [&](const Running& r) {
+  CachePool& pool = runner.pool();
+  int64_t rows_left = pool.rows();  // not promised to a running request
+  const auto finish = [&](Running& r) {
+    r.sequence.leave();
+    rows_left += r.rows;
     if (options.on_finished) options.on_finished(r.index, r.result);
     results[r.index] = r.result;
   };
   while (next < requests.size() || !running.empty()) {
-    while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency) {
+    while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency &&
+           pool.free_slots() > 0 && most_rows(runner, requests[next]) <= rows_left) {
       running.push_back({.index = next,
                          .request = &requests[next],
-                         .cache = SequenceCache(runner.cache_shape()),
+                         .sequence = CachedSequence(pool, options.prefixes, {}, requests[next].prompt),
                          .processor = LogitsProcessor(requests[next].logits, requests[next].stop_ids,
                                                       requests[next].prompt),
+                         .rows = most_rows(runner, requests[next]),
                          .result = {},
                          .first_token = {}});
+      running.back().result.cached_tokens = running.back().sequence.cached_tokens();
+      rows_left -= running.back().rows;
       ++next;
     }
     running.remove_if([&](Running& r) {
@@ -147,19 +189,20 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
     std::vector<Running*> sampled;
     const Batch batch = next_batch(running, options, sampled);
     const std::span<const float> logits = runner.step(batch);
+    for (Running& r : running) r.sequence.stepped();
     if (sampled.empty()) continue;
 
     std::vector<SampleParams> params;
     std::vector<int64_t> positions;
     std::vector<const LogitsProcessor*> processors;
-    for (const Running* r : sampled) {
+    for (Running* r : sampled) {
       processors.push_back(&r->processor);
       params.push_back(r->request->sampling);
-      positions.push_back(r->cache.length());
+      positions.push_back(r->sequence.cache().length());
     }
     const std::vector<Runner::Sampled> tokens = runner.sample(params, positions, processors);
     const int vocab = runner.config().vocab_size;
-    std::vector<const Running*> finished;
+    std::vector<Running*> finished;
     for (size_t i = 0; i < sampled.size(); ++i) {
       GeneratedToken token{.id = tokens[i].token, .logprob = tokens[i].logprob, .top = {}};
       if (const int n = sampled[i]->request->top_logprobs) {
@@ -167,10 +210,12 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
       }
       if (append(runner, *sampled[i], std::move(token), options)) finished.push_back(sampled[i]);
     }
-    for (const Running* r : finished) {
+    for (Running* r : finished) {
       finish(*r);
       running.remove_if([r](const Running& x) { return &x == r; });
     }
+    if (options.prefixes && (running.empty() || options.prefixes->options().debug))
+      check_cache(pool, *options.prefixes, running);
   }
   return results;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/prefix_tree.h"
 #include "engine/runner.h"
 
 namespace perigee {
@@ -28,12 +29,16 @@ struct GeneratedToken {
 struct Generation {
   std::vector<GeneratedToken> tokens;
   std::string finish_reason;  // "stop", "length" or "cancelled"
+  int64_t cached_tokens = 0;  // of the prompt, found in the prefix tree
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
 struct GenerateOptions {
   int concurrency = 8;           // requests running at once
   int max_batched_tokens = 512;  // prompt tokens computed in one step
+  // Prefixes known from requests before, of this runner's pool; requests start from them and leave theirs.
+  // Without it every request computes its whole prompt.
+  PrefixTree* prefixes = nullptr;
   // Called before every step while a request's prompt is being read, with the prompt tokens computed so far;
   // returning false cancels that request.
   std::function<bool(size_t request, int64_t done, int64_t total)> on_prefill;

@@ -1,5 +1,7 @@
 #include "engine/runner.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -49,6 +51,21 @@ std::unique_ptr<Backend> make_backend(const std::string& kernels, int threads) {
   return std::make_unique<cpu::PlainBackend>(threads);
 }
 
+std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options) {
+  const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
+  const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : machine / 2;
+  // Slots are few and taken only where sequences live, so they do not count against the rows.
+  const int64_t rows = bytes / plan.row_bytes();
+  if (rows < 2 * plan.state_rows() + 1) {
+    fail(ErrorCode::kUsage,
+         "{} bytes of cache hold {} rows of {} bytes, but one sequence needs {}; give the cache more memory",
+         bytes, rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
+  }
+  return std::make_unique<CachePool>(shape, plan, rows, options.sequences);
+}
+
 }  // namespace
 
 Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options)
@@ -56,10 +73,10 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
       weights_(std::move(weights)),
       plan_(options.plan),
       threads_(options.threads > 0 ? options.threads
-                                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-      cache_shape_(perigee::cache_shape(config_, options.precision.latent, options.precision.index)) {
+                                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   check_plan(config_, plan_);
   backend_ = make_backend(options.cpu_kernels, threads_);
+  pool_ = make_pool(config_, options);
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/cache_pool.h"
 #include "engine/logits.h"
 #include "engine/numerics.h"
 #include "model/step.h"
@@ -15,7 +16,10 @@ struct RunnerOptions {
   ReductionPlan plan;
   int threads = 0;  // 0: all hardware threads
   std::string cpu_kernels =
-      "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+      "auto";                // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+  int64_t cache_bytes = 0;   // of the pool; 0: half of the machine's memory
+  int64_t sequences = 256;   // that may be live at once
+  int64_t block_tokens = 0;  // of a row; 0: the planner's choice
 };
 
 class Runner {
@@ -25,7 +29,8 @@ class Runner {
 
   const ModelConfig& config() const { return config_; }
   const NumericsIdentity& numerics() const { return numerics_; }
-  const CacheShape& cache_shape() const { return cache_shape_; }
+  CachePool& pool() { return *pool_; }
+  const CacheShape& cache_shape() const { return pool_->shape(); }
   int threads() const { return threads_; }
   std::string kernels() const { return backend_->kernels(); }
 
@@ -51,8 +56,8 @@ class Runner {
   Weights weights_;
   ReductionPlan plan_;
   int threads_;
-  CacheShape cache_shape_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<CachePool> pool_;
   NumericsIdentity numerics_;
   Arena arena_;
   std::vector<float> logits_;

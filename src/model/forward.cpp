@@ -16,7 +16,7 @@ void Batch::add(SequenceCache& cache, std::span<const int32_t> new_tokens, int d
   for (int i = count - logits; i < count; ++i) logit_rows.push_back(rows.first_row + i);
   sequences.push_back(rows);
   caches.push_back(&cache);
-  cache.reserve(rows.start + count);
+  cache.reserve(rows.start + count, rows.accepted);
 }
 
 void forward(const Step& step, float* logits) {
@@ -78,10 +78,11 @@ void forward(const Step& step, float* logits) {
   }
 }
 
-CacheShape cache_shape(const ModelConfig& config, LatentFormat latent, IndexKeyFormat index) {
+CacheShape cache_shape(const ModelConfig& config, LatentFormat latent, IndexKeyFormat index,
+                       int tensor_parallel) {
   CacheShape shape{.attention_has_index = {},
                    .kda_layers = 0,
-                   .kda_heads = config.kda.num_heads,
+                   .kda_heads = config.kda.num_heads / tensor_parallel,
                    .latent_format = latent,
                    .index_format = index,
                    .latent_scale = 1.0f};

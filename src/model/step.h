@@ -58,7 +58,8 @@ void mlp_block(const Step& step, const LayerWeights& weights, int layer, const b
 // All layers and the head: logits[batch.logit_rows.size(), vocab].
 void forward(const Step& step, float* logits);
 
-// The cache a sequence of this model needs.
-CacheShape cache_shape(const ModelConfig& config, LatentFormat latent, IndexKeyFormat index);
+// The cache a sequence of this model needs on one of `tensor_parallel` ranks.
+CacheShape cache_shape(const ModelConfig& config, LatentFormat latent, IndexKeyFormat index,
+                       int tensor_parallel = 1);
 
 }  // namespace perigee

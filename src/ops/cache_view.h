@@ -20,12 +20,16 @@ struct PageTable {
   float latent_scale = 1.0f;  // static scale of the fp8 and nvfp4 latents of this layer
 };
 
-// One KDA layer's live state of a sequence. `state` stands at the chunk start `base`; rows of positions base
-// … live in a ring by position mod kRing, which also holds the three conv inputs before base. Dropping rows
-// un-does a draft.
+// One KDA layer's live state of a sequence. `state` stands at the chunk start `base`; a stored chunk end goes
+// to `stored`, which is the same place unless somebody else reads `state` too, and is null when the step
+// stores none. Heads lie a stride apart, other layers' between them. Rows of positions base … live in a ring
+// by position mod kRing, which also holds the three conv inputs before base. Dropping rows un-does a draft.
 struct KdaSlot {
   static constexpr int kRing = 32;
-  float* state = nullptr;      // [heads, 128 (key), 128 (value)] S at position *base
+  const float* state = nullptr;  // [heads] · state_stride → [128 (key), 128 (value)] S at position *base
+  int64_t state_stride = 0;      // floats
+  float* stored = nullptr;       // [heads] · stored_stride → [128, 128]
+  int64_t stored_stride = 0;
   int64_t* base = nullptr;     // multiple of 16
   bf16* conv_input = nullptr;  // [kRing, 3, D] pre-conv q, k, v
   bf16* k = nullptr;           // [kRing, D]

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "cache/cached_sequence.h"
 #include "support/models.h"
 
 namespace perigee {
@@ -189,6 +190,66 @@ TEST_F(Generate, RefusesWhatCannotRun) {
   r.max_tokens = 1;
   EXPECT_NE(error_of(runner_, r, limits(0, 512)).find("concurrency 0"), std::string::npos);
   EXPECT_NE(error_of(runner_, r, limits(8, 0)).find("max_batched_tokens 0"), std::string::npos);
+}
+
+// Conversations of several turns, side by side: the same answers with and without a prefix tree, and with one
+// only new text is computed.
+TEST_F(Generate, PrefixesChangeNothingButTheWork) {
+  PrefixTree tree(runner_.pool(), {.debug = true});
+  GenerateOptions with = limits(3, 50);
+  with.prefixes = &tree;
+  const std::vector<int32_t> system = random_tokens(40, 11, 512);
+  std::vector<GenerateRequest> turns;
+  for (int i = 0; i < 4; ++i) {
+    GenerateRequest r = request(5 + 7 * i, 20 + i, {.temperature = 1.0f, .seed = 30u + i}, 9 + i);
+    r.prompt.insert(r.prompt.begin(), system.begin(), system.end());
+    turns.push_back(r);
+  }
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::vector<Generation> plain = generate(runner_, turns, limits(3, 50));
+    const std::vector<Generation> reused = generate(runner_, turns, with);
+    const std::vector<Generation> again = generate(runner_, turns, with);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      expect_same(reused[i], plain[i]);
+      expect_same(again[i], plain[i]);
+      const int64_t prompt = static_cast<int64_t>(turns[i].prompt.size());
+      EXPECT_EQ(plain[i].cached_tokens, 0);
+      EXPECT_EQ(again[i].cached_tokens, (prompt - 1) / 16 * 16);
+      std::vector<int32_t>& next = turns[i].prompt;
+      if (turn > 0) {
+        EXPECT_GE(reused[i].cached_tokens, prompt - 6 - 16);  // all but the new words and an open chunk
+      }
+      for (const GeneratedToken& t : plain[i].tokens) next.push_back(t.id);
+      for (int32_t word : random_tokens(5, 100 * turn + i, 512)) next.push_back(word);
+    }
+    std::vector<int64_t> references(runner_.pool().rows(), 0);
+    tree.check_integrity(references);
+    runner_.pool().check_integrity(references);
+  }
+}
+
+// A cache that holds one request at a time: they wait for each other, and none is lost.
+TEST(GenerateMemory, TooFewRowsForAllAtOnce) {
+  const ModelConfig config = test::small_config("k31");
+  const CacheShape shape = cache_shape(config, LatentFormat::kBf16, IndexKeyFormat::kFp8);
+  const CachePlan plan(cache_kinds(shape));
+  const auto weights = [&] {
+    return load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false});
+  };
+  Runner roomy(config, weights(), {.threads = 1});
+  Runner tight(config, weights(),
+               {.threads = 1, .cache_bytes = (CachedSequence::most_rows(plan, 60) + 1) * plan.row_bytes()});
+  PrefixTree tree(tight.pool(), {.debug = true});
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 4; ++i) requests.push_back(request(30, 40 + i % 2, {.seed = 3u + i}, 8));
+  const std::vector<Generation> want = generate(roomy, requests);
+  GenerateOptions options;
+  options.prefixes = &tree;
+  const std::vector<Generation> got = generate(tight, requests, options);
+  for (size_t i = 0; i < requests.size(); ++i) expect_same(got[i], want[i]);
+  const std::string message = error_of(tight, request(5000, 1, {}));
+  EXPECT_NE(message.find("5000 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("there are " + std::to_string(tight.pool().rows())), std::string::npos) << message;
 }
 
 TEST(GenerateContext, LimitIsNamedAndKept) {

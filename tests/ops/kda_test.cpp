@@ -219,8 +219,13 @@ TEST_P(KdaChunk, IsTheRecurrence) {
     ASSERT_LT(test::relative_l2(row, Doubles(want.begin() + t * kD, want.begin() + (t + 1) * kD)), 5e-6) << t;
   }
   EXPECT_EQ(*cache.slot(0).base, kTokens);
-  const float* S = cache.slot(0).state;
-  EXPECT_LT(test::relative_l2(std::vector<float>(S, S + state.size()), state), 2e-6);
+  const KdaSlot slot = cache.slot(0);
+  std::vector<float> S;
+  for (int h = 0; h < kHeads; ++h) {
+    const float* head = slot.state + h * slot.state_stride;
+    S.insert(S.end(), head, head + kHead * kHead);
+  }
+  EXPECT_LT(test::relative_l2(S, state), 2e-6);
 }
 
 // Decode, verification with rejected drafts and prefill give the bits of one pass.

@@ -162,7 +162,8 @@ void PlainBackend::kda_chunk(const KdaChunkArgs& a) {
     // The chunks are anchored at multiples of 16; with the position rule broken, at the step's first row.
     const bool broken = rule_broken(Rule::kPosition);
     const int64_t keep_from = broken ? end : std::max(base, seq.accepted / kChunk * kChunk);
-    float* state = slot.state + int64_t{h} * kHead * kHead;
+    const float* state = slot.state + h * slot.state_stride;
+    float* stored = slot.stored + h * slot.stored_stride;
     std::vector<float> S(state, state + kHead * kHead);
     auto chunk = std::make_unique<Chunk>();
 
@@ -202,11 +203,11 @@ void PlainBackend::kda_chunk(const KdaChunkArgs& a) {
           }
         }
         commit(*chunk, S.data());
-        if (broken || start + kChunk <= seq.accepted) {
-          std::copy(S.begin(), S.end(), state);
+        if (slot.stored && (broken || start + kChunk <= seq.accepted)) {
+          std::copy(S.begin(), S.end(), stored);
           if (rule_broken(
                   Rule::kStoredForm)) {  // what is kept is rounded, what this step goes on with is not
-            for (int x = 0; x < kHead * kHead; ++x) state[x] = round_to_bf16(state[x]);
+            for (int x = 0; x < kHead * kHead; ++x) stored[x] = round_to_bf16(stored[x]);
           }
         }
       }

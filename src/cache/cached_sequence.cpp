@@ -1,0 +1,61 @@
+#include "cache/cached_sequence.h"
+
+#include <algorithm>
+
+namespace perigee {
+
+namespace {
+// Rows of a step that may stay undecided: a slot keeps 16 rows of an open chunk, these, and 3 conv inputs.
+constexpr int64_t kMostUndecided = KdaSlot::kRing - kChunk - kConvInputs;
+}  // namespace
+
+CachedSequence::CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope scope,
+                               std::vector<int32_t> tokens)
+    : pool_(&pool),
+      tree_(tree),
+      scope_(std::move(scope)),
+      tokens_(std::move(tokens)),
+      prompt_(static_cast<int64_t>(tokens_.size())),
+      cache_(pool) {
+  if (!tree_) return;
+  PrefixHit hit = tree_->match(scope_, tokens_);
+  planned_ = tree_->plan_checkpoints(hit, prompt_);
+  cached_ = hit.tokens();
+  if (cached_ > 0) cache_ = SequenceCache(pool, std::move(hit.rows), hit.checkpoint);
+}
+
+CachedSequence::PromptStep CachedSequence::next_prompt_step(int64_t budget) const {
+  const int64_t start = cache_.length(), end = std::min(prompt_, start + budget);
+  PromptStep step{.count = end - start};
+  if (planned_.empty() || end < planned_.front().position + kChunk) return step;
+  // With more accepted tokens than this, the state would pass the planned position.
+  const int64_t position = planned_.front().position, most = position + kChunk - 1;
+  step.undecided = end - most;
+  if (step.undecided <= kMostUndecided && step.undecided < step.count) return step;
+  return {.count = (start < position ? position : most) - start};
+}
+
+bool CachedSequence::make_room(int64_t count, int64_t undecided) {
+  const int64_t tokens = cache_.length() + count;
+  const int64_t rows = cache_.rows_needed(tokens, tokens - undecided);
+  return tree_ ? tree_->make_room(rows) : pool_->free_rows() >= rows;
+}
+
+void CachedSequence::stepped() {
+  while (!planned_.empty() && planned_.front().position <= cache_.base()) {
+    if (planned_.front().position == cache_.base()) keep(planned_.front().reason);
+    planned_.erase(planned_.begin());
+  }
+}
+
+void CachedSequence::leave() {
+  if (tree_ && cache_.length() > 0) keep(CheckpointReason::kTurn);
+}
+
+void CachedSequence::keep(CheckpointReason reason) {
+  const std::span<const int32_t> known = std::span(tokens_).first(cache_.length());
+  tree_->insert(scope_, known, cache_.rows());
+  tree_->insert_checkpoint(scope_, known, cache_.checkpoint(), reason);
+}
+
+}  // namespace perigee

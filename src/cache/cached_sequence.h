@@ -1,0 +1,60 @@
+// CachedSequence: how a request uses the prefix tree. It starts from the longest hit, cuts the prompt so that
+// checkpoints fall where the tree wants them, and leaves what it computed behind when it ends.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/prefix_tree.h"
+#include "cache/sequence_cache.h"
+
+namespace perigee {
+
+class CachedSequence {
+ public:
+  // `tokens` are to be computed before anything is sampled: a prompt, or all there was before a preemption.
+  // Without a tree nothing is reused or left. Needs a free slot.
+  CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope scope, std::vector<int32_t> tokens);
+
+  SequenceCache& cache() { return cache_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int64_t prompt_tokens() const { return prompt_; }
+  int64_t cached_tokens() const { return cached_; }  // of the prompt, found in the tree
+  bool prefilling() const { return cache_.length() < prompt_; }
+  void append(int32_t token) { tokens_.push_back(token); }
+
+  // The most rows it can hold at once with `length` tokens: admission counts these.
+  static int64_t most_rows(const CachePlan& plan, int64_t length) {
+    return plan.blocks(length) + 1 + 2 * plan.state_rows();
+  }
+
+  // The next prompt tokens to compute, at most `budget`: of the `count` from cache().length() on, the last
+  // `undecided` go to Batch::add as drafts, so that the state stays where a checkpoint is due.
+  struct PromptStep {
+    int64_t count = 0, undecided = 0;
+  };
+  PromptStep next_prompt_step(int64_t budget) const;
+  // Evicts until a step of `count` tokens, the last `undecided` as drafts, has its rows; false when all rows
+  // are in use.
+  bool make_room(int64_t count, int64_t undecided = 0);
+
+  // To be called after every step with accepted tokens alone in the cache: leaves checkpoints that are due.
+  void stepped();
+  // To be called at the end (finished, cancelled, preempted): all tokens in the cache stay in the tree, with
+  // the state at the last chunk start.
+  void leave();
+
+ private:
+  void keep(CheckpointReason reason);
+
+  CachePool* pool_;
+  PrefixTree* tree_;
+  PrefixScope scope_;
+  std::vector<int32_t> tokens_;
+  int64_t prompt_, cached_ = 0;
+  std::vector<PrefixTree::Planned> planned_;  // still to come
+  SequenceCache cache_;
+};
+
+}  // namespace perigee
