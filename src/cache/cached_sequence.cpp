@@ -43,18 +43,18 @@ bool CachedSequence::make_room(int64_t count, int64_t undecided) {
 
 void CachedSequence::stepped() {
   while (!planned_.empty() && planned_.front().position <= cache_.base()) {
-    if (planned_.front().position == cache_.base()) keep(planned_.front().reason);
+    if (planned_.front().position == cache_.base()) keep(planned_.front().reason, false);
     planned_.erase(planned_.begin());
   }
 }
 
 void CachedSequence::leave() {
-  if (tree_ && cache_.length() > 0) keep(CheckpointReason::kTurn);
+  if (tree_ && cache_.length() > 0) keep(CheckpointReason::kTurn, true);
 }
 
-void CachedSequence::keep(CheckpointReason reason) {
+void CachedSequence::keep(CheckpointReason reason, bool finished) {
   const std::span<const int32_t> known = std::span(tokens_).first(cache_.length());
-  tree_->insert(scope_, known, cache_.rows());
+  tree_->insert(scope_, known, cache_.rows(), finished);
   tree_->insert_checkpoint(scope_, known, cache_.checkpoint(), reason);
 }
 

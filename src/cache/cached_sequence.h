@@ -46,7 +46,7 @@ class CachedSequence {
   void leave();
 
  private:
-  void keep(CheckpointReason reason);
+  void keep(CheckpointReason reason, bool finished);
 
   CachePool* pool_;
   PrefixTree* tree_;

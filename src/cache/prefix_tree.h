@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache/checkpoint.h"
+#include "cache/row_store.h"
 
 namespace perigee {
 
@@ -42,6 +43,7 @@ struct PrefixHit {
   std::vector<Row> rows;  // one per block that the cached positions touch
   Checkpoint checkpoint;  // at position `tokens()`
   int64_t matched = 0;    // positions that the tree knows, ≥ tokens(): where the prompt leaves it
+  int64_t stored = 0;     // positions that a fetch() would make a hit, ≥ tokens()
 
   int64_t tokens() const { return checkpoint.position; }  // positions that need not be computed
 };
@@ -55,11 +57,13 @@ struct PrefixTreeOptions {
 
 class PrefixTree {
  public:
-  explicit PrefixTree(CachePool& pool, const PrefixTreeOptions& options = {});
+  // With a store, what is evicted comes to lie there: full rows and checkpoints are copied out as they are
+  // inserted. The store must outlive the tree.
+  explicit PrefixTree(CachePool& pool, const PrefixTreeOptions& options = {}, RowStore* store = nullptr);
   ~PrefixTree();
   const PrefixTreeOptions& options() const { return options_; }
 
-  // The longest hit that leaves at least one of the tokens to compute.
+  // The longest hit in the pool that leaves at least one of the tokens to compute.
   PrefixHit match(const PrefixScope& scope, std::span<const int32_t> tokens);
 
   // Where the prefill of a prompt with this hit should leave checkpoints: ascending multiples of kChunk in
@@ -70,9 +74,19 @@ class PrefixTree {
   };
   std::vector<Planned> plan_checkpoints(const PrefixHit& hit, int64_t prompt) const;
 
+  // Starts to bring back from the store what match() said is there. Nothing of it is visible before all has
+  // come; then match() hits it. Returns a ticket, or 0 when the pool has no room or nothing is to be brought.
+  int64_t fetch(const PrefixScope& scope, std::span<const int32_t> tokens);
+  bool arrived(int64_t ticket) const { return !fetches_.contains(ticket); }
+  // Takes note of what the store has completed; to be called once a step. wait() does so until nothing is
+  // left.
+  void poll();
+  void wait();
+
   // Keeps the tokens with the rows of their blocks, as far as they are not known yet. Later tokens may be
-  // appended to the last row by its owner.
-  void insert(const PrefixScope& scope, std::span<const int32_t> tokens, std::span<const Row> rows);
+  // appended to the last row by its owner, unless `finished`.
+  void insert(const PrefixScope& scope, std::span<const int32_t> tokens, std::span<const Row> rows,
+              bool finished = false);
   // Keeps a checkpoint inside a prefix that was inserted; `tokens` may go on after it. False when the prefix
   // is gone again or the checkpoint is not worth its place.
   bool insert_checkpoint(const PrefixScope& scope, std::span<const int32_t> tokens, Checkpoint checkpoint,
@@ -89,7 +103,8 @@ class PrefixTree {
 
   struct Stats {
     int64_t queries = 0, query_tokens = 0, hit_tokens = 0;
-    int64_t checkpoints = 0;  // kept now
+    int64_t checkpoints = 0;  // now in the pool
+    int64_t stored_rows = 0;  // now in the store
     int64_t evicted_rows = 0;
   };
   Stats stats() const;
@@ -99,30 +114,48 @@ class PrefixTree {
   void check_integrity(std::vector<int64_t>& references) const;
 
  private:
+  struct KeptRow;
   struct Kept;
   struct Node;
   struct Place;
+  using KeptRows = std::vector<std::shared_ptr<KeptRow>>;
   using Symbols = std::vector<int64_t>;
 
   Symbols symbols(const PrefixScope& scope, std::span<const int32_t> tokens) const;
   Node* root(const PrefixScope& scope, bool create);
   Place find(Node* root, const Symbols& key) const;
+  KeptRows rows_of(const Place& place, int64_t position) const;
+  std::pair<Kept*, KeptRows> longest(const Place& place, int64_t last, bool in_pool) const;
   void split(Node* node, int64_t at);
+  void count_references(std::vector<int64_t>& references) const;
   void for_each(const std::function<void(Node&)>& visit) const;
-  int64_t checkpoint_before(const Node& node, int64_t position) const;
-  void keep_share();
+
+  // prefix_eviction.cpp
   struct Victim;
+  int64_t checkpoint_before(const Node& node, int64_t position) const;
   double value(const Node& node, const Kept& kept, int64_t rows) const;
-  Victim cheapest_checkpoint() const;
+  int64_t freed_by_dropping(const Node& node, int64_t from) const;
+  void keep_share();
   Victim cheapest() const;
-  Victim oldest_unused_leaf() const;
-  int64_t drop(const Victim& victim);
+  void drop(const Victim& victim);
+  void cut_off(Node* node, int64_t cut);
+  void copy_out(KeptRow& row);
+  bool make_store_room();
 
   CachePool& pool_;
   PrefixTreeOptions options_;
+  RowStore* store_;
   Stats stats_;
   int64_t calls_ = 0;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Node>> roots_;  // by adapter and salt
+  struct Fetch {
+    int64_t coming = 0;
+    std::vector<std::pair<std::shared_ptr<KeptRow>, Row>> rows;  // handed to the tree when all have come
+    bool whole = true;
+  };
+  std::map<int64_t, Fetch> fetches_;               // by ticket
+  std::multimap<RowStore::Key, int64_t> awaited_;  // row → tickets
+  int64_t next_ticket_ = 1;
 };
 
 }  // namespace perigee

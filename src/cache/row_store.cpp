@@ -19,6 +19,7 @@ RowStore::RowStore(CachePool& pool, const RowStoreOptions& options)
       memory_(memory_slots_ * row_bytes_),
       free_memory_(memory_slots_),
       free_file_(file_slots_),
+      held_(pool.rows(), 0),
       buffer_(row_bytes_) {
   if (file_slots_ > 0) {
     file_ = open(options.file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -100,6 +101,7 @@ std::vector<RowStore::Arrival> RowStore::poll() {
   std::vector<Arrival> arrivals;
   for (Job& job : done) {
     const auto it = entries_.find(job.key);
+    if (job.row) --held_[job.row.id()];
     if (job.kind == Kind::kIn) arrivals.push_back({.key = job.key, .row = std::move(job.row), .ok = job.ok});
     if (it == entries_.end()) continue;
     if (!job.ok) {
@@ -111,12 +113,17 @@ std::vector<RowStore::Arrival> RowStore::poll() {
   return arrivals;
 }
 
+void RowStore::count_references(std::vector<int64_t>& references) const {
+  for (size_t row = 0; row < held_.size(); ++row) references[row] += held_[row];
+}
+
 void RowStore::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return todo_.empty() && !busy_; });
 }
 
 void RowStore::start(Job job) {
+  if (job.row) ++held_[job.row.id()];
   {
     const std::lock_guard lock(mutex_);
     todo_.push_back(std::move(job));

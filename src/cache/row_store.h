@@ -52,6 +52,8 @@ class RowStore {
     bool ok = false;  // false: the copy was damaged or could not be read; it is dropped
   };
   std::vector<Arrival> poll();
+  // Adds the references of copies under way to references[row], for CachePool::check_integrity.
+  void count_references(std::vector<int64_t>& references) const;
   // Waits until nothing is under way; poll() then returns what came.
   void wait();
 
@@ -86,6 +88,7 @@ class RowStore {
   int file_ = -1;
   std::vector<int64_t> free_memory_, free_file_;
   std::map<Key, Entry> entries_;  // ascending: oldest first
+  std::vector<int64_t> held_;     // [rows of the pool] copies under way
   Key next_key_ = 1;
 
   // The worker's own.

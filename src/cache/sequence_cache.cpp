@@ -154,6 +154,7 @@ void SequenceCache::drop([[maybe_unused]] int64_t from, [[maybe_unused]] int64_t
   for (int64_t p = from; p < to; ++p) {
     const int in_page = static_cast<int>(p % kPageTokens);
     for (AttentionLayer& layer : attention_) {
+      if (layer.latent.empty()) continue;  // alone, and only its KDA layers are used
       poison(layer.latent[p / kPageTokens] + in_page * latent, latent);
       if (layer.index_key.empty()) continue;
       uint8_t* page = layer.index_key[p / kPageTokens];

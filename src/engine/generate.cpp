@@ -168,6 +168,7 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
   while (next < requests.size() || !running.empty()) {
     while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency &&
            pool.free_slots() > 0 && most_rows(runner, requests[next]) <= rows_left) {
+      if (options.prefixes && options.prefixes->fetch({}, requests[next].prompt)) options.prefixes->wait();
       running.push_back({.index = next,
                          .request = &requests[next],
                          .sequence = CachedSequence(pool, options.prefixes, {}, requests[next].prompt),
@@ -189,6 +190,7 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
     std::vector<Running*> sampled;
     const Batch batch = next_batch(running, options, sampled);
     const std::span<const float> logits = runner.step(batch);
+    if (options.prefixes) options.prefixes->poll();
     for (Running& r : running) r.sequence.stepped();
     if (sampled.empty()) continue;
 

@@ -3,7 +3,9 @@
 #include "cache/prefix_tree.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <list>
 #include <numeric>
 #include <random>
@@ -34,7 +36,18 @@ class PrefixTreeTest : public testing::Test {
   explicit PrefixTreeTest(int64_t rows = 400, const PrefixTreeOptions& options = {.checkpoint_share = 1.0,
                                                                                   .checkpoint_spacing = 0,
                                                                                   .debug = true})
-      : small_(rows, 16), tree_(small_.pool, options) {}
+      : PrefixTreeTest(rows, options, 0, 0) {}
+  // With a store of so many rows in memory and in a file.
+  PrefixTreeTest(int64_t rows, const PrefixTreeOptions& options, int64_t memory_rows, int64_t file_rows)
+      : small_(rows, 16),
+        store_(pool_, {.memory_bytes = memory_rows * pool_.plan().row_bytes(),
+                       .file = file_rows ? temporary_file() : "",
+                       .file_bytes = file_rows * pool_.plan().row_bytes()}),
+        tree_(pool_, options, memory_rows + file_rows > 0 ? &store_ : nullptr) {}
+
+  static std::string temporary_file() {
+    return (std::filesystem::temp_directory_path() / ("perigee-tree-" + std::to_string(getpid()))).string();
+  }
 
   // Runs a prompt and `answer` as a request would; returns how many tokens were cached.
   int64_t request(const Tokens& prompt, const Tokens& answer = {}, const PrefixScope& scope = {},
@@ -79,6 +92,7 @@ class PrefixTreeTest : public testing::Test {
   const FakeModel model_{shape_};
   SmallPool small_;
   CachePool& pool_ = small_.pool;
+  RowStore store_;
   PrefixTree tree_;
 };
 
@@ -228,6 +242,60 @@ TEST_F(Tight, EvictableRowsAreThoseThatMakeRoomCanFree) {
   EXPECT_EQ(tree_.evictable_rows(), evictable - 1 - pool_.plan().state_rows());
 }
 
+class Tiers : public PrefixTreeTest {
+ protected:
+  Tiers() : PrefixTreeTest(11, {.checkpoint_share = 1.0, .checkpoint_spacing = 0, .debug = true}, 6, 20) {}
+};
+
+TEST_F(Tiers, WhatIsEvictedComesBackWhole) {
+  const Tokens prompt = counting(300), other = counting(300, 5000);
+  request(prompt, {7, 8, 9});
+  tree_.wait();
+  request(other, {7});  // needs its rows
+  const PrefixHit miss = tree_.match({}, prompt);
+  EXPECT_EQ(miss.tokens(), 0);
+  EXPECT_EQ(miss.stored, 288);
+  tree_.wait();
+  const int64_t ticket = tree_.fetch({}, prompt);
+  ASSERT_NE(ticket, 0);
+  EXPECT_FALSE(tree_.arrived(ticket));
+  EXPECT_EQ(hit(prompt), 0);  // not before all has come
+  expect_whole();
+  tree_.wait();
+  EXPECT_TRUE(tree_.arrived(ticket));
+  EXPECT_EQ(tree_.fetch({}, prompt), 0);  // nothing is missing
+  EXPECT_EQ(request(prompt, {7}), 288);   // every byte is looked at
+  tree_.wait();
+  expect_whole();
+}
+
+TEST_F(Tiers, WhatIsInTheStoreAloneIsNoHit) {
+  request(counting(300));
+  tree_.wait();
+  ASSERT_TRUE(tree_.make_room(11));
+  const PrefixHit miss = tree_.match({}, counting(300));
+  EXPECT_EQ(miss.tokens(), 0);
+  EXPECT_EQ(miss.stored, 288);
+  EXPECT_EQ(miss.matched, 300);
+  EXPECT_TRUE(miss.rows.empty());
+}
+
+TEST_F(Tiers, NoRoomNoFetch) {
+  request(counting(300));
+  tree_.wait();
+  ASSERT_TRUE(tree_.make_room(11));
+  std::vector<Row> rows;
+  for (int i = 0; i < 9; ++i) rows.push_back(pool_.take_row());
+  EXPECT_EQ(tree_.fetch({}, counting(300)), 0);
+  rows.clear();
+  EXPECT_NE(tree_.fetch({}, counting(300)), 0);
+  tree_.clear();  // the prefix is forgotten while it comes
+  tree_.wait();
+  EXPECT_EQ(pool_.free_rows(), 11);
+  EXPECT_EQ(hit(counting(300)), 0);
+  EXPECT_EQ(store_.free_rows(), store_.rows());
+}
+
 class Agents : public PrefixTreeTest {
  protected:
   Agents() : PrefixTreeTest(900, {}) {}
@@ -261,7 +329,8 @@ class RandomTraffic : public PrefixTreeTest, public testing::WithParamInterface<
  protected:
   RandomTraffic()
       : PrefixTreeTest(
-            60, {.checkpoint_share = 0.4, .checkpoint_spacing = GetParam() % 2 ? 64 : 0, .debug = true}) {}
+            60, {.checkpoint_share = 0.4, .checkpoint_spacing = GetParam() % 2 ? 64 : 0, .debug = true},
+            GetParam() < 6 ? 0 : 10, GetParam() < 6 ? 0 : 30) {}
 };
 
 TEST_P(RandomTraffic, EveryByteIsOfItsPrefix) {
@@ -289,6 +358,7 @@ TEST_P(RandomTraffic, EveryByteIsOfItsPrefix) {
       if (below(2)) prompt.resize(below(static_cast<int64_t>(prompt.size()) + 1));
       for (int64_t n = 1 + below(200); n > 0; --n) prompt.push_back(static_cast<int32_t>(below(3)));
       if (prompt.size() > 700) prompt.resize(700);
+      if (below(2) && tree_.fetch({}, prompt) && below(4)) tree_.wait();
       running.emplace_back(pool_, &tree_, PrefixScope{}, prompt);
       hits += running.back().cached_tokens();
       ASSERT_NO_FATAL_FAILURE(model_.expect(running.back().cache(), running.back().tokens()));
@@ -315,6 +385,7 @@ TEST_P(RandomTraffic, EveryByteIsOfItsPrefix) {
       model_.step(s->cache(), guessed, length + 1 + drafts, drafts);
       s->cache().set_length(length + 1 + right);
     }
+    tree_.poll();
     s->stepped();
     ASSERT_NO_FATAL_FAILURE(model_.expect(s->cache(), s->tokens()));
     if (!s->prefilling() && below(12) == 0)
@@ -326,12 +397,13 @@ TEST_P(RandomTraffic, EveryByteIsOfItsPrefix) {
   EXPECT_GT(hits, 1000);
   EXPECT_GT(tree_.stats().evicted_rows, 50);
   running.clear();
+  tree_.wait();
   expect_whole();
   EXPECT_EQ(pool_.free_slots(), pool_.slots());
   EXPECT_TRUE(tree_.make_room(pool_.rows()));
 }
 
-INSTANTIATE_TEST_SUITE_P(, RandomTraffic, testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(, RandomTraffic, testing::Range(0, 10));
 
 }  // namespace
 }  // namespace perigee
