@@ -157,7 +157,11 @@ bool PrefixTree::make_room(int64_t rows) {
   if (rows > pool_.free_rows() && store_) poll();  // copies that are done free their rows
   while (pool_.free_rows() < rows) {
     const Victim victim = cheapest();
-    if (!victim.node) return false;
+    if (!victim.node) {
+      if (!store_ || !store_->busy()) return false;
+      wait();  // the rows that are being copied out are all there is left
+      continue;
+    }
     drop(victim);
   }
   return true;

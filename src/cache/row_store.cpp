@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
@@ -115,6 +116,10 @@ std::vector<RowStore::Arrival> RowStore::poll() {
 
 void RowStore::count_references(std::vector<int64_t>& references) const {
   for (size_t row = 0; row < held_.size(); ++row) references[row] += held_[row];
+}
+
+bool RowStore::busy() const {
+  return std::any_of(held_.begin(), held_.end(), [](int64_t n) { return n > 0; });
 }
 
 void RowStore::wait() {

@@ -54,6 +54,8 @@ class RowStore {
   std::vector<Arrival> poll();
   // Adds the references of copies under way to references[row], for CachePool::check_integrity.
   void count_references(std::vector<int64_t>& references) const;
+  // Copies are under way, or done and not yet taken note of.
+  bool busy() const;
   // Waits until nothing is under way; poll() then returns what came.
   void wait();
 

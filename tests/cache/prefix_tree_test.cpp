@@ -280,6 +280,12 @@ TEST_F(Tiers, WhatIsInTheStoreAloneIsNoHit) {
   EXPECT_TRUE(miss.rows.empty());
 }
 
+TEST_F(Tiers, MakingRoomWaitsForRowsThatAreBeingCopied) {
+  request(counting(300));  // its copies are under way
+  EXPECT_TRUE(tree_.make_room(11));
+  EXPECT_EQ(tree_.match({}, counting(300)).stored, 288);
+}
+
 TEST_F(Tiers, NoRoomNoFetch) {
   request(counting(300));
   tree_.wait();
