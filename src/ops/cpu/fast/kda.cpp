@@ -1,5 +1,5 @@
-// kda_conv_norm_gate and kda_chunk: heads are tasks; a task walks its sequence chunk by chunk, all new rows of
-// a chunk together.
+// kda_conv_norm_gate and kda_chunk: heads are tasks; a task walks its sequence chunk by chunk, all new rows
+// of a chunk together.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +49,8 @@ void FastBackend::kda_conv_norm_gate(const KdaConvArgs& a) {
                          .out = outs[part] + row * D + channel};
         for (int tap = 0; tap < 4; ++tap) {  // tap 3 is the current position
           const int64_t back = 3 - tap, p = position - back;
-          const bf16* in = back <= i ? a.conv_input + (row - back) * 3 * D : slot.conv_input + ring(p) * 3 * D;
+          const bf16* in =
+              back <= i ? a.conv_input + (row - back) * 3 * D : slot.conv_input + ring(p) * 3 * D;
           c.in[tap] = p < 0 ? nullptr : in + part * D + channel;
         }
         kernels_.sequence->kda_convolve(c);
@@ -77,8 +78,8 @@ class KdaWalk {
     const Arena::Scope scope(arena);
     KdaChunk& chunk = *arena.take<KdaChunk>(1);
     constexpr int64_t kState = kKdaHead * kKdaHead;
-    float* state = slot_.state + head_ * kState;
-    bool stored = true;  // `state` is the slot's own
+    const float* state = slot_.state + head_ * slot_.state_stride;
+    float* own = nullptr;  // states of chunk ends that are not stored
     const int64_t base = *slot_.base, end = seq_.start + seq_.rows;
     for (int64_t start = base; start < end; start += kChunk) {
       const int rows = static_cast<int>(std::min<int64_t>(kChunk, end - start));
@@ -86,13 +87,12 @@ class KdaWalk {
       for (int i = 0; i < kept; ++i) restore(chunk, i, start + i);
       add_rows(chunk, start, kept, rows, state);
       if (rows < kChunk) break;
-      if (start + kChunk > seq_.accepted && stored) {
-        float* own = arena.take<float>(kState);
-        std::memcpy(own, state, kState * sizeof(float));
-        state = own;
-        stored = false;
-      }
-      kernels_.kda_commit(chunk, state);
+      const bool stored = slot_.stored && start + kChunk <= seq_.accepted;
+      if (!stored && !own) own = arena.take<float>(kState);
+      float* next = stored ? slot_.stored + head_ * slot_.stored_stride : own;
+      if (next != state) std::memcpy(next, state, kState * sizeof(float));
+      kernels_.kda_commit(chunk, next);
+      state = next;
     }
   }
 
