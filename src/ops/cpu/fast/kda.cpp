@@ -79,8 +79,7 @@ class KdaWalk {
     KdaChunk& chunk = *arena.take<KdaChunk>(1);
     constexpr int64_t kState = kKdaHead * kKdaHead;
     const float* state = slot_.state + head_ * slot_.state_stride;
-    float* const stored = slot_.stored ? slot_.stored + head_ * slot_.stored_stride : nullptr;
-    float* own = nullptr;  // the state after chunk ends that are not stored
+    float* own = nullptr;  // states of chunk ends that are not stored
     const int64_t base = *slot_.base, end = seq_.start + seq_.rows;
     for (int64_t start = base; start < end; start += kChunk) {
       const int rows = static_cast<int>(std::min<int64_t>(kChunk, end - start));
@@ -88,9 +87,9 @@ class KdaWalk {
       for (int i = 0; i < kept; ++i) restore(chunk, i, start + i);
       add_rows(chunk, start, kept, rows, state);
       if (rows < kChunk) break;
-      const bool keep = stored && start + kChunk <= seq_.accepted;
-      if (!keep && !own) own = arena.take<float>(kState);
-      float* const next = keep ? stored : own;
+      const bool stored = slot_.stored && start + kChunk <= seq_.accepted;
+      if (!stored && !own) own = arena.take<float>(kState);
+      float* next = stored ? slot_.stored + head_ * slot_.stored_stride : own;
       if (next != state) std::memcpy(next, state, kState * sizeof(float));
       kernels_.kda_commit(chunk, next);
       state = next;
