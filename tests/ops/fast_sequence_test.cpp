@@ -1,5 +1,5 @@
-// The fast forms of the stages without weights give the bits of the plain ones: random shapes, tails, threads,
-// cache formats and attention lanes, with ties, NaN and zeros of both signs among the inputs.
+// The fast forms of the stages without weights give the bits of the plain ones: random shapes, tails,
+// threads, cache formats and attention lanes, with ties, NaN and zeros of both signs among the inputs.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -16,7 +16,8 @@ using test::fast_backends, test::FastCase, test::Random, test::same_bits;
 
 constexpr int kLatent = 576, kRank = 512, kIndex = 128;
 constexpr LatentFormat kLatentFormats[] = {LatentFormat::kBf16, LatentFormat::kFp8, LatentFormat::kNvfp4};
-constexpr IndexKeyFormat kIndexFormats[] = {IndexKeyFormat::kBf16, IndexKeyFormat::kFp8, IndexKeyFormat::kMxfp4};
+constexpr IndexKeyFormat kIndexFormats[] = {IndexKeyFormat::kBf16, IndexKeyFormat::kFp8,
+                                            IndexKeyFormat::kMxfp4};
 
 // Sequences of one step, one behind the other, with an MLA layer's cache each.
 struct Step {
@@ -63,8 +64,8 @@ struct IndexCase {
   std::vector<float> weight;
 
   // `levels` > 0: keys of so many kinds only, so that scores tie.
-  IndexCase(Random& random, IndexKeyFormat format, const std::vector<int>& lengths, const std::vector<int>& rows,
-            int heads, int top_k, int levels)
+  IndexCase(Random& random, IndexKeyFormat format, const std::vector<int>& lengths,
+            const std::vector<int>& rows, int heads, int top_k, int levels)
       : config{.num_heads = heads, .top_k = top_k, .layers = {0}},
         step(lengths, rows, CacheShape{.attention_has_index = {true}, .index_format = format}),
         query(random.bf16s(int64_t{step.rows} * heads * kIndex)),
@@ -84,7 +85,8 @@ struct IndexCase {
   }
 
   Selection run(Backend& backend) const {
-    Selection out{std::vector<int32_t>(int64_t{step.rows} * config.top_k, -7), std::vector<int32_t>(step.rows, -7)};
+    Selection out{std::vector<int32_t>(int64_t{step.rows} * config.top_k, -7),
+                  std::vector<int32_t>(step.rows, -7)};
     backend.index_select({.config = config,
                           .index_query = query.data(),
                           .index_weight = weight.data(),
@@ -163,8 +165,8 @@ struct AttendCase {
   std::vector<bf16> query;
   std::vector<int32_t> selected, count;
 
-  AttendCase(Random& random, LatentFormat format, const std::vector<int>& lengths, const std::vector<int>& rows,
-             int heads, int top_k)
+  AttendCase(Random& random, LatentFormat format, const std::vector<int>& lengths,
+             const std::vector<int>& rows, int heads, int top_k)
       : config{.num_heads = heads},
         step(lengths, rows,
              CacheShape{.attention_has_index = {false},
@@ -221,10 +223,12 @@ TEST(FastAttend, RandomCases) {
       for (int i = 0; i < (fast.slow ? 9 : 36); ++i) {
         const std::vector<int> lengths = random_lengths(random, 1 + random.below(3), 300);
         const std::vector<int> rows = random_rows(random, lengths, i % 2 ? 3 : 12);
-        const AttendCase c(random, kLatentFormats[i % 3], lengths, rows, 1 + random.below(i % 4 ? 9 : 19), 130);
+        const AttendCase c(random, kLatentFormats[i % 3], lengths, rows, 1 + random.below(i % 4 ? 9 : 19),
+                           130);
         const int lanes = 1 << random.below(5), segment = 30 + random.below(200);
         for (bool sparse : {false, true}) {
-          EXPECT_TRUE(same_bits(c.run(*fast.backend, sparse, lanes, segment), c.run(plain, sparse, lanes, segment)))
+          EXPECT_TRUE(
+              same_bits(c.run(*fast.backend, sparse, lanes, segment), c.run(plain, sparse, lanes, segment)))
               << fast.name << (sparse ? " sparse" : " dense") << " case " << i << ", " << lanes << " lanes";
         }
       }
@@ -337,7 +341,8 @@ void expect_same_kda(KdaRun& got, KdaRun& want, int heads, const std::string& wh
   const int64_t D = int64_t{heads} * 128, kept = KdaSlot::kRing * D;
   ASSERT_EQ(*a.base, *b.base) << what;
   ASSERT_TRUE(same_bits(copied(a.state, D * 128), copied(b.state, D * 128))) << what << ", S";
-  ASSERT_TRUE(same_bits(copied(a.conv_input, 3 * kept), copied(b.conv_input, 3 * kept))) << what << ", conv inputs";
+  ASSERT_TRUE(same_bits(copied(a.conv_input, 3 * kept), copied(b.conv_input, 3 * kept)))
+      << what << ", conv inputs";
   ASSERT_TRUE(same_bits(copied(a.k, kept), copied(b.k, kept))) << what << ", k";
   ASSERT_TRUE(same_bits(copied(a.G, kept), copied(b.G, kept))) << what << ", G";
   ASSERT_TRUE(same_bits(copied(a.w, kept), copied(b.w, kept))) << what << ", w";
@@ -358,7 +363,8 @@ TEST(FastKda, RandomSteps) {
         for (int at = 0; at < tokens;) {
           const int longest = random.below(3) == 0 ? 40 : 6;
           const int rows = 1 + random.below(longest);
-          const std::string what = fast.name + " rows " + std::to_string(rows) + " from " + std::to_string(at);
+          const std::string what =
+              fast.name + " rows " + std::to_string(rows) + " from " + std::to_string(at);
           if (rows <= 8 && random.below(2)) {  // drafts that are all rejected
             for (KdaRun* run : {&got, &want}) wrong.step(*run, at, rows, at);
             expect_same_kda(got, want, heads, what + " drafted");
@@ -408,7 +414,8 @@ TEST(FastResidual, AttnResMix) {
         for (int j = 1; j < sources; ++j) banks.push_back(random.bf16s(int64_t{rows} * hidden, 1.0f, 0.1f));
         for (const auto& b : banks) pointers.push_back(b.data());
         const std::vector<bf16> stream = random.bf16s(int64_t{rows} * hidden);
-        const std::vector<float> score = random.floats(hidden, 0.1f), norm = random.floats(hidden, 0.2f, 1.0f);
+        const std::vector<float> score = random.floats(hidden, 0.1f),
+                                 norm = random.floats(hidden, 0.2f, 1.0f);
         std::vector<bf16> out[2] = {std::vector<bf16>(stream.size()), std::vector<bf16>(stream.size())};
         Backend* backends[2] = {fast.backend.get(), &plain};
         for (int b = 0; b < 2; ++b) {
@@ -447,7 +454,8 @@ TEST(FastResidual, LaneReduce) {
                                       .rows = rows,
                                       .hidden = hidden});
           }
-          EXPECT_TRUE(same_bits(stream[0], stream[1])) << fast.name << ", " << lanes << " lanes of " << hidden;
+          EXPECT_TRUE(same_bits(stream[0], stream[1]))
+              << fast.name << ", " << lanes << " lanes of " << hidden;
         }
       }
     }
@@ -474,10 +482,11 @@ TEST(FastSample, RandomCases) {
       std::vector<int64_t> positions;
       for (int r = 0; r < rows; ++r) {
         const float temperatures[] = {0.0f, 0.5f, 1.0f, 1.7f};
-        params.push_back({.temperature = temperatures[random.below(4)],
-                          .top_p = random.below(2) ? 1.0f : 0.05f + 0.3f * static_cast<float>(random.below(4)),
-                          .top_k = random.below(2) ? 0 : 1 + random.below(vocab + 3),
-                          .seed = static_cast<uint64_t>(random.below(1 << 30)) << 20 | 5});
+        params.push_back(
+            {.temperature = temperatures[random.below(4)],
+             .top_p = random.below(2) ? 1.0f : 0.05f + 0.3f * static_cast<float>(random.below(4)),
+             .top_k = random.below(2) ? 0 : 1 + random.below(vocab + 3),
+             .seed = static_cast<uint64_t>(random.below(1 << 30)) << 20 | 5});
         positions.push_back((int64_t{random.below(1000)} << 31) + random.below(1000));
       }
       const int lanes = 1 << random.below(6);
@@ -493,7 +502,8 @@ TEST(FastSample, RandomCases) {
                              .vocab = vocab,
                              .lanes = lanes});
       }
-      EXPECT_TRUE(same_bits(tokens[0], tokens[1])) << fast.name << " case " << i << ", " << vocab << " tokens";
+      EXPECT_TRUE(same_bits(tokens[0], tokens[1]))
+          << fast.name << " case " << i << ", " << vocab << " tokens";
       EXPECT_TRUE(same_bits(norms[0], norms[1])) << fast.name << " case " << i << ", " << vocab << " tokens";
     }
   }

@@ -1,5 +1,5 @@
-// kda_conv_norm_gate and kda_chunk: heads are tasks; a task walks its sequence chunk by chunk, all new rows of
-// a chunk together.
+// kda_conv_norm_gate and kda_chunk: heads are tasks; a task walks its sequence chunk by chunk, all new rows
+// of a chunk together.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +49,8 @@ void FastBackend::kda_conv_norm_gate(const KdaConvArgs& a) {
                          .out = outs[part] + row * D + channel};
         for (int tap = 0; tap < 4; ++tap) {  // tap 3 is the current position
           const int64_t back = 3 - tap, p = position - back;
-          const bf16* in = back <= i ? a.conv_input + (row - back) * 3 * D : slot.conv_input + ring(p) * 3 * D;
+          const bf16* in =
+              back <= i ? a.conv_input + (row - back) * 3 * D : slot.conv_input + ring(p) * 3 * D;
           c.in[tap] = p < 0 ? nullptr : in + part * D + channel;
         }
         kernels_.sequence->kda_convolve(c);
