@@ -87,7 +87,8 @@ void ThreadPool::run_loop(int64_t count, const Loop& loop) {
   grain_ = std::max<int64_t>(1, count / (threads() * 8));  // some rounds a thread, to balance the load
   error_ = nullptr;
   next_.store(0, std::memory_order_relaxed);
-  state_.store((state_.load(std::memory_order_relaxed) / kLoop + 1) * kLoop | kOpen, std::memory_order_release);
+  state_.store((state_.load(std::memory_order_relaxed) / kLoop + 1) * kLoop | kOpen,
+               std::memory_order_release);
   state_.notify_all();
   drain();
   uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel);

@@ -55,7 +55,7 @@ class ThreadPool {
   int64_t count_ = 0, grain_ = 1;
   std::exception_ptr error_;
 
-  alignas(64) std::atomic<int64_t> next_ = 0;  // first index that nobody has taken
+  alignas(64) std::atomic<int64_t> next_ = 0;    // first index that nobody has taken
   alignas(64) std::atomic<uint32_t> ended_ = 0;  // counts loops whose last worker left, for a caller asleep
   std::atomic<bool> stop_ = false;
   std::mutex error_mutex_;

@@ -40,7 +40,8 @@ inline bool is_nan(int32_t) { return false; }
 // Equal bits; any NaN equals any other. Says where the first difference is.
 template <typename T>
 testing::AssertionResult same_bits(const std::vector<T>& got, const std::vector<T>& want) {
-  if (got.size() != want.size()) return testing::AssertionFailure() << got.size() << " values, not " << want.size();
+  if (got.size() != want.size())
+    return testing::AssertionFailure() << got.size() << " values, not " << want.size();
   for (size_t i = 0; i < got.size(); ++i) {
     if (bits_of(got[i]) == bits_of(want[i]) || (is_nan(got[i]) && is_nan(want[i]))) continue;
     return testing::AssertionFailure() << "bits " << std::hex << bits_of(got[i]) << " instead of "

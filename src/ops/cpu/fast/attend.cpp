@@ -111,7 +111,8 @@ class Attention {
       int64_t reads = 0;
       const size_t begin = r;
       for (; r < rows_.size() && rows_[r].sequence == static_cast<int>(s); ++r) reads += rows_[r].keys;
-      if (a_.pages[s].latent_format == LatentFormat::kBf16 || reads < total || latents + total > kSharedLatents)
+      if (a_.pages[s].latent_format == LatentFormat::kBf16 || reads < total ||
+          latents + total > kSharedLatents)
         continue;
       for (size_t i = begin; i < r; ++i) rows_[i].decoded = latents;
       parts.push_back({&a_.pages[s], latents, total});
@@ -120,7 +121,8 @@ class Attention {
     if (!latents) return;
     decoded_ = arena.take<bf16>(latents * kLatentDim);
     for (const Part& part : parts) {
-      pool_.run(part.count, [&](int64_t p) { decode(*part.pages, p, decoded_ + (part.first + p) * kLatentDim); });
+      pool_.run(part.count,
+                [&](int64_t p) { decode(*part.pages, p, decoded_ + (part.first + p) * kLatentDim); });
     }
   }
 
@@ -150,12 +152,8 @@ class Attention {
     const PageTable& pages = a_.pages[row.sequence];
     const bool own = row.decoded < 0 && pages.latent_format != LatentFormat::kBf16;
     bf16* tile = own ? arena.take<bf16>(kKeyTile * kLatentDim) : nullptr;
-    const AttendWalk state{.query = query,
-                           .heads = heads,
-                           .scale = scale_,
-                           .max = out.max,
-                           .sum = out.sum,
-                           .value = out.value};
+    const AttendWalk state{
+        .query = query, .heads = heads, .scale = scale_, .max = out.max, .sum = out.sum, .value = out.value};
     const bf16* key[kKeyTile];
     int count = 0;
     out.empty = true;
@@ -238,12 +236,15 @@ class Attention {
     const int wanted = static_cast<int>((pool_.threads() + count - 1) / count);
     const int group = std::max(2, (heads_ + wanted - 1) / wanted);
     const int groups = (heads_ + group - 1) / group;
-    const auto heads_of = [&](int64_t g) { return std::min<int>(group, heads_ - static_cast<int>(g) * group); };
+    const auto heads_of = [&](int64_t g) {
+      return std::min<int>(group, heads_ - static_cast<int>(g) * group);
+    };
 
     const int64_t floats = Heads::floats(group);
     float* memory = arena.take<float>(count * groups * floats);
     std::vector<Heads> parts;  // [walks, groups]
-    for (int64_t t = 0; t < count * groups; ++t) parts.emplace_back(memory + t * floats, heads_of(t % groups));
+    for (int64_t t = 0; t < count * groups; ++t)
+      parts.emplace_back(memory + t * floats, heads_of(t % groups));
     pool_.run(count * groups, [&](int64_t t) {
       const Walk& w = walks[t / groups];
       Arena& own = thread_arena();

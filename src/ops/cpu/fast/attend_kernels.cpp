@@ -87,7 +87,8 @@ PERIGEE_SIMD float softmax(float* logit, int count, bool first, float& max_so_fa
   return rescale;
 }
 
-// value ← value·rescale + Σ p̂ c over key pairs, odd first; an odd count pairs the last key with an exact zero.
+// value ← value·rescale + Σ p̂ c over key pairs, odd first; an odd count pairs the last key with an exact
+// zero.
 template <int kHeads>
 void add_values(const AttendTile& tile, const float* p, const float* rescale, float* value) {
   for (int d = 0; d < kLatentRank; d += 16) {
@@ -134,10 +135,10 @@ void add_tile(const AttendWalk& walk, const AttendTile& tile) {
     int h = 0;
     for (; h + kHeadBlock <= heads; h += kHeadBlock)
       logits_of_heads<kHeadBlock>(query + h * kQueryFloats, tile, walk.scale, p + h * kKeyTile);
-    for (; h < heads; ++h)
-      logits_of_heads<1>(query + h * kQueryFloats, tile, walk.scale, p + h * kKeyTile);
+    for (; h < heads; ++h) logits_of_heads<1>(query + h * kQueryFloats, tile, walk.scale, p + h * kKeyTile);
     for (h = 0; h < heads; ++h)
-      rescale[h] = softmax(p + h * kKeyTile, tile.count, tile.first, walk.max[group + h], walk.sum[group + h]);
+      rescale[h] =
+          softmax(p + h * kKeyTile, tile.count, tile.first, walk.max[group + h], walk.sum[group + h]);
     for (h = 0; h + kValueHeads <= heads; h += kValueHeads)
       add_values<kValueHeads>(tile, p + h * kKeyTile, rescale + h, value + h * kLatentRank);
     for (; h < heads; ++h) add_values<1>(tile, p + h * kKeyTile, rescale + h, value + h * kLatentRank);

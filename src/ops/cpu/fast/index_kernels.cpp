@@ -1,6 +1,6 @@
-// Scores of index_select, a page of 64 keys at a time. Lanes are keys, so that no product ends in a sum across
-// lanes: the 16 partial sums of a product are made one after another, in the order in which the fixed tree
-// adds them.
+// Scores of index_select, a page of 64 keys at a time. Lanes are keys, so that no product ends in a sum
+// across lanes: the 16 partial sums of a product are made one after another, in the order in which the fixed
+// tree adds them.
 #include "ops/cpu/fast/sequence_functions.h"
 #include "ops/cpu/fast/simd_cache.h"
 #include "ops/cpu/fast/simd_pairs.h"
@@ -127,7 +127,8 @@ void score_index_page(const IndexPanel& panel, const IndexScores& s) {
   for (int key = 0; key < kPageTokens; key += 16 * kGroup) {
     alignas(64) float total[16 * kGroup] = {};
     int h = 0;
-    for (; h + 4 <= s.heads; h += 4) add_heads<4>(s.query + h * kIndexKeyDim, s.weight + h, panel.pairs + key, total);
+    for (; h + 4 <= s.heads; h += 4)
+      add_heads<4>(s.query + h * kIndexKeyDim, s.weight + h, panel.pairs + key, total);
     for (; h < s.heads; ++h) add_heads<1>(s.query + h * kIndexKeyDim, s.weight + h, panel.pairs + key, total);
     for (int v = 0; v < kGroup; ++v) {
       const int at = key + v * 16;

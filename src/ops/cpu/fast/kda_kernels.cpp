@@ -14,7 +14,8 @@ constexpr int kColumns = 2;  // vectors of 16 columns that a product of four row
 constexpr int kColumns = 1;
 #endif
 
-// out[r, x] = Σ_d coefficient[r, d] · S[d, x] for kRows rows and kVectors·16 columns: a chain over d from zero.
+// out[r, x] = Σ_d coefficient[r, d] · S[d, x] for kRows rows and kVectors·16 columns: a chain over d from
+// zero.
 template <int kRows, int kVectors>
 PERIGEE_SIMD void product(const float* coefficient, const float* S, float* out) {
   F32x16 sum[kRows][kVectors];

@@ -24,7 +24,8 @@ __m256i splat(uint64_t word) { return _mm256_set1_epi32(static_cast<int>(static_
 
 void philox_words(const PhiloxKey& key, int64_t blocks, uint32_t* words) {
   for (int64_t block = 0; block < blocks; block += 8) {
-    __m256i c0 = _mm256_add_epi32(splat(static_cast<uint64_t>(block)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256i c0 =
+        _mm256_add_epi32(splat(static_cast<uint64_t>(block)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256i c1 = splat(key.position), c2 = splat(key.position >> 32), c3 = splat(key.stream);
     uint32_t k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
     for (int round = 0; round < 10; ++round) {

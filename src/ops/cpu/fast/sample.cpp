@@ -115,8 +115,8 @@ int32_t draw(const SequenceKernels& kernels, const float* logits, int vocab, con
   if (p.top_k > 0 || p.top_p < 1.0f) keep_top(z, vocab, p, arena);
   const float norm = log_sum_exp(kernels, z, vocab, lanes);
   auto* words = arena.take<uint32_t>(padded);
-  philox_words({.seed = p.seed, .stream = kSampleStream, .position = static_cast<uint64_t>(position)}, padded / 4,
-               words);
+  philox_words({.seed = p.seed, .stream = kSampleStream, .position = static_cast<uint64_t>(position)},
+               padded / 4, words);
   kernels.add_gumbel(words, padded, norm, z);
   return argmax(kernels, z, vocab);
 }

@@ -32,9 +32,9 @@ struct IndexScores {
 struct AttendWalk {
   const float* query;  // [heads, query_floats] as prepare_query wrote them
   int heads;
-  float scale;  // of the logits
-  float* max;   // [heads] unset before the first tile
-  float* sum;   // [heads]
+  float scale;   // of the logits
+  float* max;    // [heads] unset before the first tile
+  float* sum;    // [heads]
   float* value;  // [heads, 512]
 };
 struct AttendTile {
@@ -110,8 +110,9 @@ struct SequenceKernels {
   void (*add_tile)(const AttendWalk& walk, const AttendTile& tile);
 
   void (*kda_convolve)(const KdaConvolution& c);
-  void (*kda_rows)(KdaChunk& chunk, const KdaRows& rows, const float* state);  // state [128 (key), 128 (value)]
-  void (*kda_commit)(const KdaChunk& chunk, float* state);                     // a whole chunk's rows
+  void (*kda_rows)(KdaChunk& chunk, const KdaRows& rows,
+                   const float* state);                     // state [128 (key), 128 (value)]
+  void (*kda_commit)(const KdaChunk& chunk, float* state);  // a whole chunk's rows
 
   // Channels in multiples of 16.
   MixSums (*mix_sums)(const bf16* source, const float* score, int hidden);

@@ -32,21 +32,21 @@ PERIGEE_SIMD void decode_e4m3(const uint8_t* codes, bf16* out) {
   const __m256i top = _mm256_and_si256(_mm256_srli_epi16(c, 4), low4);  // sign and e
   const __m256i upper_of_top =
       table(0, 0x3D, 0x3E, 0x3F, 0x40, 0x41, 0x42, 0x43, static_cast<char>(0x80), static_cast<char>(0xBD),
-            static_cast<char>(0xBE), static_cast<char>(0xBF), static_cast<char>(0xC0), static_cast<char>(0xC1),
-            static_cast<char>(0xC2), static_cast<char>(0xC3));
+            static_cast<char>(0xBE), static_cast<char>(0xBF), static_cast<char>(0xC0),
+            static_cast<char>(0xC1), static_cast<char>(0xC2), static_cast<char>(0xC3));
   const __m256i is_low_of_top = table(-1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0);
   // n · 2^-9 for n < 8, (1 + (n − 8)/8) · 2^-6 above: the bf16 of both is n · 2^-9.
-  const __m256i upper_of_low = table(0, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C,
-                                     0x3C, 0x3C, 0x3C);
-  const __m256i lower_of_low =
-      table(0, 0x00, static_cast<char>(0x80), static_cast<char>(0xC0), 0x00, 0x20, 0x40, 0x60,
-            static_cast<char>(0x80), static_cast<char>(0x90), static_cast<char>(0xA0), static_cast<char>(0xB0),
-            static_cast<char>(0xC0), static_cast<char>(0xD0), static_cast<char>(0xE0), static_cast<char>(0xF0));
+  const __m256i upper_of_low =
+      table(0, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C, 0x3C);
+  const __m256i lower_of_low = table(
+      0, 0x00, static_cast<char>(0x80), static_cast<char>(0xC0), 0x00, 0x20, 0x40, 0x60,
+      static_cast<char>(0x80), static_cast<char>(0x90), static_cast<char>(0xA0), static_cast<char>(0xB0),
+      static_cast<char>(0xC0), static_cast<char>(0xD0), static_cast<char>(0xE0), static_cast<char>(0xF0));
   const __m256i is_low = _mm256_shuffle_epi8(is_low_of_top, top);
   __m256i upper = _mm256_or_si256(_mm256_shuffle_epi8(upper_of_top, top),
                                   _mm256_and_si256(is_low, _mm256_shuffle_epi8(upper_of_low, nibble)));
-  __m256i lower = _mm256_blendv_epi8(_mm256_slli_epi16(nibble, 4), _mm256_shuffle_epi8(lower_of_low, nibble),
-                                     is_low);
+  __m256i lower =
+      _mm256_blendv_epi8(_mm256_slli_epi16(nibble, 4), _mm256_shuffle_epi8(lower_of_low, nibble), is_low);
   const __m256i magnitude = _mm256_and_si256(c, _mm256_set1_epi8(0x7F));
   const __m256i is_nan = _mm256_cmpeq_epi8(magnitude, _mm256_set1_epi8(0x7F));
   upper = _mm256_or_si256(upper, _mm256_and_si256(is_nan, _mm256_set1_epi8(0x7F)));
@@ -62,8 +62,8 @@ PERIGEE_SIMD void decode_e2m1(const uint8_t* packed, bf16* out) {
   const __m256i code = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
   const __m256i upper =
       table(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, static_cast<char>(0x80), static_cast<char>(0xBF),
-            static_cast<char>(0xBF), static_cast<char>(0xBF), static_cast<char>(0xC0), static_cast<char>(0xC0),
-            static_cast<char>(0xC0), static_cast<char>(0xC0));
+            static_cast<char>(0xBF), static_cast<char>(0xBF), static_cast<char>(0xC0),
+            static_cast<char>(0xC0), static_cast<char>(0xC0), static_cast<char>(0xC0));
   const __m256i lower =
       table(0, 0x00, static_cast<char>(0x80), static_cast<char>(0xC0), 0x00, 0x40, static_cast<char>(0x80),
             static_cast<char>(0xC0), 0, 0x00, static_cast<char>(0x80), static_cast<char>(0xC0), 0x00, 0x40,
