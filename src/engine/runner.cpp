@@ -41,15 +41,15 @@ void check_plan(const ModelConfig& c, const ReductionPlan& plan) {
   }
 }
 
-std::unique_ptr<Backend> make_backend(const std::string& kernels, int threads) {
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads) {
   const cpu::Kernels* fast = kernels == "auto" ? cpu::best_kernels() : cpu::find_kernels(kernels);
   if (fast) return std::make_unique<cpu::FastBackend>(threads, *fast);
   if (kernels != "auto" && kernels != "plain")
     fail(ErrorCode::kUsage, "--cpu-kernels {}: this CPU cannot run them; try auto", kernels);
   return std::make_unique<cpu::PlainBackend>(threads);
 }
-
-}  // namespace
 
 Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options)
     : config_(std::move(config)),
@@ -59,7 +59,7 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       cache_shape_(perigee::cache_shape(config_, options.precision.latent, options.precision.index)) {
   check_plan(config_, plan_);
-  backend_ = make_backend(options.cpu_kernels, threads_);
+  backend_ = make_cpu_backend(options.cpu_kernels, threads_);
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
 }
 
