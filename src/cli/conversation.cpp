@@ -14,7 +14,7 @@ Tokenizer load_tokenizer(const std::string& folder) {
     const bool builtin = std::find(names.begin(), names.end(), folder) != names.end();
     fail(ErrorCode::kUsage, "{}: {}", folder,
          builtin ? "a built-in config has no tokenizer, so there is no text to read or write; give a model "
-                   "folder, or measure with `perigee bench latency`"
+                   "folder, or --load-format dummy to `generate` and `bench`"
                  : "not a model folder; give a folder with config.json, tiktoken.model and safetensors");
   }
   return Tokenizer::load(folder);

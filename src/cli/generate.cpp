@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/conversation.h"
@@ -25,21 +27,42 @@ struct Flags {
   bool json = false;
 };
 
-// One token as text that JSON and terminals can carry.
-std::string token_text(const Tokenizer& tokenizer, int32_t id) {
-  return replace_invalid_utf8(tokenizer.vocabulary().bytes(id));
+// The tokenizer and chat format beside the config; dummy weights also run without them.
+std::optional<ChatModel> load_chat(const ModelFlags& f) {
+  const bool mute = !std::filesystem::exists(std::filesystem::path(f.model) / "tiktoken.model");
+  if (f.load_format != "dummy" || !mute) return std::make_optional<ChatModel>(f.model);
+  fmt::print(stderr,
+             "{}: no tokenizer; every byte of the prompt is a token id, and the answer is token ids\n",
+             f.model);
+  return std::nullopt;
 }
 
-boost::json::array logprobs_json(const Generation& g, const Tokenizer& tokenizer) {
+std::vector<int32_t> bytes_as_tokens(const std::string& text, int vocab) {
+  std::vector<int32_t> ids;
+  for (unsigned char byte : text) ids.push_back(byte % vocab);
+  return ids;
+}
+
+std::string ids_as_text(const Generation& g) {
+  std::vector<int32_t> ids;
+  for (const GeneratedToken& t : g.tokens) ids.push_back(t.id);
+  return fmt::format("{}", fmt::join(ids, " "));
+}
+
+// One token as text that JSON and terminals can carry.
+std::string token_text(const std::optional<ChatModel>& chat, int32_t id) {
+  return chat ? replace_invalid_utf8(chat->tokenizer().vocabulary().bytes(id)) : "";
+}
+
+boost::json::array logprobs_json(const Generation& g, const std::optional<ChatModel>& chat) {
   boost::json::array out;
   for (const GeneratedToken& t : g.tokens) {
     boost::json::array top;
     for (const auto& [id, logprob] : t.top) {
-      top.push_back(
-          {{"token_id", id}, {"token", token_text(tokenizer, id)}, {"logprob", json_number(logprob)}});
+      top.push_back({{"token_id", id}, {"token", token_text(chat, id)}, {"logprob", json_number(logprob)}});
     }
     out.push_back({{"token_id", t.id},
-                   {"token", token_text(tokenizer, t.id)},
+                   {"token", token_text(chat, t.id)},
                    {"logprob", json_number(t.logprob)},
                    {"top", std::move(top)}});
   }
@@ -56,9 +79,12 @@ void print_text(const ParsedMessage& m) {
 
 int run_generate(const Flags& f) {
   if (f.prompt.empty()) fail(ErrorCode::kUsage, "--prompt is empty; say something to the model");
-  const ChatModel chat(f.model.model);
+  const std::optional<ChatModel> chat = load_chat(f.model);
+  if (!chat && !(f.system.empty() && f.tools.empty() && f.sampling.stop.empty()))
+    fail(ErrorCode::kUsage, "--system, --tools and --stop speak of text, and {} has no tokenizer",
+         f.model.model);
   Runner runner = f.model.load();
-  chat.check_fits(runner.config());
+  if (chat) chat->check_fits(runner.config());
   boost::json::array messages;
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", f.prompt}});
@@ -70,13 +96,16 @@ int run_generate(const Flags& f) {
     options.tools = &tools;
   }
   GenerateRequest request{
-      .prompt = chat.prompt(messages, options),
+      .prompt =
+          chat ? chat->prompt(messages, options) : bytes_as_tokens(f.prompt, runner.config().vocab_size),
       .sampling = f.sampling.params(f.model.model),
       .max_tokens = f.sampling.max_tokens,
-      .stop_ids = f.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config()),
+      .stop_ids = f.sampling.ignore_eos || !chat ? std::vector<int32_t>() : chat->stop_ids(runner.config()),
       .top_logprobs = std::max(0, f.logprobs),
       .logits = f.sampling.logits};
-  AnswerStream answer(chat.format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
+  std::optional<AnswerStream> answer;
+  if (chat)
+    answer.emplace(chat->format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   PrefillProgress progress(request.prompt.size());
   PrefixTree prefixes(runner.pool(), {.debug = f.model.debug_cache});
   GenerateOptions run;
@@ -87,18 +116,19 @@ int run_generate(const Flags& f) {
   };
   run.on_token = [&](size_t, const GeneratedToken& token) {
     progress.end();
-    answer.push(token.id);
-    return !answer.stopped();
+    if (answer) answer->push(token.id);
+    return !answer || !answer->stopped();
   };
   Generation g = generate(runner, {request}, run)[0];
-  answer.flush();
-  if (answer.stopped()) g.finish_reason = "stop";
-  const ParsedMessage& message = answer.message();
+  if (answer) answer->flush();
+  if (answer && answer->stopped()) g.finish_reason = "stop";
+  const ParsedMessage message = answer ? answer->message() : ParsedMessage{};
   if (!f.json) {
     print_text(message);
+    if (!chat) fmt::print("{}\n", ids_as_text(g));
     if (f.logprobs >= 0) {
       for (const GeneratedToken& t : g.tokens) {
-        fmt::print("{:>6}  {:<16} {}\n", t.id, token_text(chat.tokenizer(), t.id), t.logprob);
+        fmt::print("{:>6}  {:<16} {}\n", t.id, token_text(chat, t.id), t.logprob);
       }
     }
     if (g.finish_reason == "length")
@@ -113,8 +143,8 @@ int run_generate(const Flags& f) {
       {"reasoning", message.reasoning},
       {"tool_calls", tool_calls_json(message)},
       {"token_ids", std::move(ids)},
-      {"logprobs", f.logprobs >= 0 ? boost::json::value(logprobs_json(g, chat.tokenizer()))
-                                   : boost::json::value(nullptr)},
+      {"logprobs",
+       f.logprobs >= 0 ? boost::json::value(logprobs_json(g, chat)) : boost::json::value(nullptr)},
       {"finish_reason", calls ? std::string("tool_calls") : g.finish_reason},
       {"usage",
        {{"prompt_tokens", request.prompt.size()},

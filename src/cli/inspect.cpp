@@ -17,7 +17,8 @@ namespace perigee::cli {
 namespace {
 
 struct Flags {
-  std::string model, override_config;
+  std::string model, override_config, load_format = "auto";
+  uint64_t dummy_seed = 0;
   NumericsFlags numerics;
   bool json = false, tensors = false;
 };
@@ -28,10 +29,13 @@ std::string layer_kinds(const ModelConfig& c) {
   return kinds;
 }
 
-// The digest of a folder's weights, or "config" when only a config is at hand.
-std::string weights_digest(const std::string& model, const ModelConfig& config) {
-  if (!std::filesystem::is_directory(model)) return "config";
-  return load_weights(model, config, {}).digest;
+// The digest of a folder's weights or of dummy ones, or "config" when only a config is at hand.
+std::string weights_digest(const Flags& f, const ModelConfig& config) {
+  const bool dummy = f.load_format == "dummy";
+  if (!dummy && !std::filesystem::is_directory(f.model)) return "config";
+  return load_weights(f.model, config,
+                      {.format = dummy ? LoadFormat::kDummy : LoadFormat::kAuto, .seed = f.dummy_seed})
+      .digest;
 }
 
 void print_summary(const ModelConfig& c, const ModelSummary& s, const NumericsIdentity& id) {
@@ -83,8 +87,8 @@ boost::json::object summary_json(const ModelConfig& c, const ModelSummary& s, co
 int run_inspect(const Flags& f) {
   const ModelConfig config = load_config(f.model, parse_config_overrides(f.override_config));
   const ModelSummary summary = summarize(config);
-  const NumericsIdentity id = numerics_identity(config, weights_digest(f.model, config),
-                                                f.numerics.precision(), f.numerics.plan(), "x86-bf16-v1");
+  const NumericsIdentity id = numerics_identity(config, weights_digest(f, config), f.numerics.precision(),
+                                                f.numerics.plan(), "x86-bf16-v1");
   boost::json::array roster;
   if (f.tensors) {
     for_each_tensor(config, [&](const TensorSpec& t) {
@@ -118,6 +122,10 @@ void add_inspect(CLI::App& app, Action& run) {
       ->required()
       ->check(not_empty());
   sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
+  sub->add_option("--load-format", flags->load_format,
+                  "the folder's safetensors, or the seeded random weights that bench and generate would make")
+      ->check(CLI::IsMember({"auto", "dummy"}));
+  sub->add_option("--dummy-seed", flags->dummy_seed, "seed of the dummy weights");
   flags->numerics.add_to(*sub);
   sub->add_flag("--tensors", flags->tensors, "list every tensor of the checkpoint");
   sub->add_flag("--json", flags->json, "one JSON object on stdout");

@@ -44,13 +44,17 @@ void check_plan(const ModelConfig& c, const ReductionPlan& plan) {
   }
 }
 
-std::unique_ptr<Backend> make_backend(const std::string& kernels, int threads) {
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads) {
   const cpu::Kernels* fast = kernels == "auto" ? cpu::best_kernels() : cpu::find_kernels(kernels);
   if (fast) return std::make_unique<cpu::FastBackend>(threads, *fast);
   if (kernels != "auto" && kernels != "plain")
     fail(ErrorCode::kUsage, "--cpu-kernels {}: this CPU cannot run them; try auto", kernels);
   return std::make_unique<cpu::PlainBackend>(threads);
 }
+
+namespace {
 
 std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options) {
   const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
@@ -76,7 +80,7 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
       threads_(options.threads > 0 ? options.threads
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   check_plan(config_, plan_);
-  backend_ = make_backend(options.cpu_kernels, threads_);
+  backend_ = make_cpu_backend(options.cpu_kernels, threads_);
   pool_ = make_pool(config_, options);
   tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());

@@ -23,6 +23,10 @@ struct RunnerOptions {
   int64_t block_tokens = 0;  // of a row; 0: the planner's choice
 };
 
+// The backend of the CPU kernels of that name: "plain", "avx2", "avx512", or "auto" for the fastest. Throws
+// Error{kUsage} naming --cpu-kernels when this CPU cannot run them.
+std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads);
+
 class Runner {
  public:
   // Throws Error{kUsage} naming the flag when the plan does not fit the model.

@@ -1,0 +1,222 @@
+// perigee bench latency: prefill and decode speed of one batch on this machine, beside what its memory
+// bandwidth and its arithmetic allow.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "base/philox.h"
+#include "cli/bench.h"
+#include "cli/bench_report.h"
+#include "cli/dummy_context.h"
+#include "cli/flags.h"
+#include "cli/json.h"
+#include "engine/generate.h"
+
+namespace perigee::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Flags {
+  ModelFlags model;
+  int input_len = 256, output_len = 64, batch = 1, repeats = 3;
+  int64_t depth = 0;
+  std::string out;
+  bool json = false;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The steps of one phase, as the cost model sees them.
+using Steps = std::vector<StepShape>;
+
+// One batch of requests, from an empty or made-up context to the last token. The same tokens every time, so
+// that what a traced run counts holds for the timed ones.
+class BatchRun {
+ public:
+  BatchRun(const Flags& f, Runner& runner, bool traced) : f_(f), runner_(runner), traced_(traced) {
+    ThreadPool pool(runner.threads());
+    for (int b = 0; b < f.batch; ++b) {
+      caches_.emplace_back(runner.cache_shape());
+      fill_dummy_context(caches_[b], runner.cache_shape(), f.depth, static_cast<uint64_t>(b), pool);
+    }
+  }
+
+  // Seconds of the prompts, in steps as large as the engine makes them.
+  double prefill(Steps* steps) {
+    const int per_step = std::max(1, GenerateOptions{}.max_batched_tokens / f_.batch);
+    const auto start = Clock::now();
+    for (int done = 0; done < f_.input_len;) {
+      const int count = std::min(per_step, f_.input_len - done);
+      const bool last = done + count == f_.input_len;
+      Batch batch;
+      for (int b = 0; b < f_.batch; ++b) batch.add(caches_[b], prompt(b, done, count), 0, last ? 1 : 0);
+      step(batch, count, last ? 1 : 0, steps);
+      done += count;
+    }
+    return seconds_since(start);
+  }
+
+  // Seconds of the answers, sampling included.
+  double decode(Steps* steps) {
+    const std::vector<SampleParams> params(f_.batch, SampleParams{.temperature = 0});
+    const auto start = Clock::now();
+    for (int i = 0; i < f_.output_len; ++i) {
+      std::vector<int64_t> positions;
+      for (const SequenceCache& c : caches_) positions.push_back(c.length());
+      const auto tokens = runner_.sample(params, positions);
+      Batch batch;
+      for (int b = 0; b < f_.batch; ++b) batch.add(caches_[b], std::span(&tokens[b].token, 1), 0, 1);
+      step(batch, 1, 1, steps);
+    }
+    return seconds_since(start);
+  }
+
+ private:
+  std::vector<int32_t> prompt(int sequence, int begin, int count) const {
+    std::vector<int32_t> tokens;
+    for (int i = begin; i < begin + count; ++i) {
+      const uint32_t word = random_words(static_cast<uint64_t>(sequence), 1, static_cast<uint64_t>(i), 0)[0];
+      tokens.push_back(static_cast<int32_t>(word % static_cast<uint32_t>(runner_.config().vocab_size)));
+    }
+    return tokens;
+  }
+
+  void step(const Batch& batch, int rows, int logit_rows, Steps* steps) {
+    const int64_t depth = caches_[0].length();
+    StepTrace trace;
+    runner_.step(batch, traced_ ? &trace : nullptr);
+    if (!steps) return;
+    double distinct = 0;
+    for (const auto& [layer, experts] : trace.experts)
+      distinct += static_cast<double>(std::set(experts.begin(), experts.end()).size());
+    if (!trace.experts.empty()) distinct /= static_cast<double>(trace.experts.size());
+    steps->push_back({.sequences = f_.batch,
+                      .rows = rows,
+                      .depth = depth,
+                      .logit_rows = logit_rows,
+                      .distinct_experts = distinct,
+                      .latent = runner_.cache_shape().latent_format,
+                      .index = runner_.cache_shape().index_format});
+  }
+
+  const Flags& f_;
+  Runner& runner_;
+  bool traced_;
+  std::vector<SequenceCache> caches_;
+};
+
+BenchRow phase_row(const char* name, double tokens, const std::vector<double>& seconds, const Steps& steps,
+                   const ModelConfig& config, const Ceilings& ceilings) {
+  Cost total;
+  double best_seconds = 0, bandwidth_seconds = 0;
+  for (const StepShape& s : steps) {
+    const Cost cost = step_cost(config, s);
+    const Limit limit = limit_of(cost, ceilings);
+    total.bytes += cost.bytes;
+    total.flops += cost.flops;
+    best_seconds += limit.seconds;
+    if (limit.by_bandwidth) bandwidth_seconds += limit.seconds;
+  }
+  std::vector<double> speeds;
+  for (double s : seconds) speeds.push_back(tokens / s);
+  boost::json::object details = spread(speeds);
+  details["read_bytes_per_step"] = total.bytes / static_cast<double>(steps.size());
+  details["flop_per_token"] = total.flops / tokens;
+  const double value = median(speeds);
+  details["read_gb_per_s"] = value / tokens * total.bytes / 1e9;
+  details["gflop_per_s"] = value / tokens * total.flops / 1e9;
+  return {.name = name,
+          .value = value,
+          .unit = "tokens/s",
+          .limit = tokens / best_seconds,
+          .limit_by = 2 * bandwidth_seconds >= best_seconds ? "read_bandwidth" : "dpbf16_rate",
+          .details = std::move(details)};
+}
+
+void print_text(const BenchReport& report, const Ceilings& ceilings) {
+  fmt::print("{}\n", report.headline());
+  fmt::print("ceilings {:>9.1f} GB/s read, {:.1f} GFLOP/s dpbf16 ({})\n", ceilings.read_bytes_per_s / 1e9,
+             ceilings.dpbf16_flop_per_s / 1e9, CeilingMeter::dpbf16_instruction());
+  for (const BenchRow& r : report.rows()) {
+    if (!r.limit) continue;
+    fmt::print(
+        "{:<8} {:>9.1f} tokens/s  {:>3.0f} % of the {:.1f} that {} allows  ({:.1f} GB/s, {:.1f} GFLOP/s)\n",
+        r.name.substr(0, r.name.find('_')), r.value, 100 * r.value / *r.limit, *r.limit,
+        r.limit_by == "read_bandwidth" ? "the read bandwidth" : "the dpbf16 rate",
+        r.details.at("read_gb_per_s").as_double(), r.details.at("gflop_per_s").as_double());
+  }
+}
+
+// Before the weights are loaded.
+void check_length(const Flags& f) {
+  const ModelConfig config = load_config(f.model.model, parse_config_overrides(f.model.override_config));
+  const int64_t length = f.depth + f.input_len + f.output_len;
+  if (length <= config.max_position_embeddings) return;
+  fail(ErrorCode::kUsage,
+       "--depth {} --input-len {} --output-len {}: {} tokens, but the model's context holds {}", f.depth,
+       f.input_len, f.output_len, length, config.max_position_embeddings);
+}
+
+int run_latency(const Flags& f) {
+  check_depth("--depth", f.depth);
+  check_length(f);
+  Runner runner = f.model.load();
+  BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
+  report.settings = {{"input_len", f.input_len}, {"output_len", f.output_len}, {"batch_size", f.batch},
+                     {"depth", f.depth},         {"repeats", f.repeats},       {"threads", runner.threads()}};
+  CeilingMeter ceilings(runner.threads());
+  ceilings.measure();
+  Steps prefill_steps, decode_steps;
+  {  // warms caches and workspace up, and counts the experts
+    BatchRun run(f, runner, true);
+    run.prefill(&prefill_steps);
+    run.decode(&decode_steps);
+  }
+  std::vector<double> prefill, decode;
+  for (int repeat = 0; repeat < f.repeats; ++repeat) {
+    BatchRun run(f, runner, false);
+    prefill.push_back(run.prefill(nullptr));
+    decode.push_back(run.decode(nullptr));
+  }
+  ceilings.measure();
+
+  const double prompt = double(f.input_len) * f.batch, answer = double(f.output_len) * f.batch;
+  report.add(
+      phase_row("prefill_tokens_per_s", prompt, prefill, prefill_steps, runner.config(), ceilings.best()));
+  report.add(
+      phase_row("decode_tokens_per_s", answer, decode, decode_steps, runner.config(), ceilings.best()));
+  report.add_ceilings(ceilings.best());
+  report.write(f.out);
+  if (f.json) {
+    fmt::print("{}\n", json_text(report.json()));
+  } else {
+    print_text(report, ceilings.best());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_latency(CLI::App& bench, Action& run) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = bench.add_subcommand("latency", "prefill and decode speed of one batch; medians");
+  flags->model.add_to(*sub);
+  sub->add_option("--input-len", flags->input_len, "prompt tokens")->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--output-len", flags->output_len, "decoded tokens")->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--batch-size", flags->batch, "requests side by side")->check(CLI::Range(1, 512));
+  sub->add_option("--depth", flags->depth,
+                  "tokens of made-up context before the prompt, a multiple of 16; filled, not computed")
+      ->check(CLI::Range(0, 1 << 24));
+  sub->add_option("--repeats", flags->repeats, "timed runs; the median counts")->check(CLI::Range(1, 1000));
+  sub->add_option("--out", flags->out, "also write the JSON to this file");
+  sub->add_flag("--json", flags->json, "one JSON object on stdout");
+  sub->callback([flags, &run] { run = [flags] { return run_latency(*flags); }; });
+}
+
+}  // namespace perigee::cli

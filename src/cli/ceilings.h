@@ -1,0 +1,45 @@
+// What this machine can do at best, measured in the same call as the figures that are held against it: how
+// fast all threads together read memory, and how fast they multiply and add in registers. No program reads or
+// computes faster, so a figure's share of its ceiling says how much is left to gain.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "model/weights_memory.h"
+
+namespace perigee::cli {
+
+struct Ceilings {
+  double read_bytes_per_s = 0;  // of a buffer far larger than the caches
+  // The identity's bf16 pair product fma(x₀, y₀, fma(x₁, y₁, acc)) on operands that never leave the
+  // registers: vdpbf16ps where the CPU has it, else two fp32 fused multiply-adds on operands that are widened
+  // already. A multiply-add counts as two operations.
+  double dpbf16_flop_per_s = 0;
+};
+
+// Measures whenever it is asked and keeps the best of all times: other programs can only slow it down.
+class CeilingMeter {
+ public:
+  explicit CeilingMeter(int threads);
+
+  void measure();
+  const Ceilings& best() const { return best_; }
+  // The instruction behind dpbf16_flop_per_s.
+  static std::string dpbf16_instruction();
+
+  // Fills every cache with other data, as a whole model step does between two uses of the same weights.
+  void evict_caches();
+
+ private:
+  double read_once(int streams, int64_t bytes);
+  double multiply_once();
+
+  int threads_;
+  ThreadPool pool_;
+  Region buffer_;
+  Ceilings best_;
+};
+
+}  // namespace perigee::cli
