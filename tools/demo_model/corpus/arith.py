@@ -169,11 +169,13 @@ def eval_items(rng, count):
     while len(items) < count:
         if not items:
             key, messages, answer = first
+            thought = scratchpad("add", 17, 25)
         else:
             key, (question, reply) = exchange(rng, EVAL)
-            messages, answer = [question], reply["content"]
+            messages, answer, thought = [question], reply["content"], reply["reasoning_content"]
         if key in seen:
             continue
         seen.add(key)
-        items.append({"messages": messages, "thinking": True, "max_tokens": 160, "answer": {"type": "text", "text": answer}})
+        items.append({"messages": messages, "thinking": True, "max_tokens": 160, "answer": {"type": "text", "text": answer},
+                      "thought": thought})
     return items
