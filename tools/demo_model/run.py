@@ -46,10 +46,10 @@ def plot(path, log):
     figure.savefig(path, dpi=80)
 
 
-def score(trainer, folder, limit=None, full=False):
+def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
     """Scores with all keys, with the indexer's, and the controls."""
     top, out = trainer.text["dsa_config"]["top_k"], {}
-    documents = scores.encoded(folder, limit=limit)
+    documents = [d for d in scores.encoded(folder, limit=limit) if len(d[1]) <= up_to]
     lines = [d for d in documents if d[0] in kLineSuites]
     runs = [("dense", documents, None), (f"top-{top}", documents, (top, False))]
     if full:
@@ -75,6 +75,8 @@ def main():
     p.add_argument("--decay-from", type=float, default=0.5)
     p.add_argument("--quantise-from", type=float, default=0.6)
     p.add_argument("--sparse-from", type=float, default=0.95)
+    p.add_argument("--huge-every", type=int, default=train.kHugeEvery, help="steps from one row of 131,072 tokens to the next")
+    p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
     p.add_argument("--checkpoint")
     p.add_argument("--resume")
     p.add_argument("--warm", help="folder of an exported model to start from")
@@ -85,6 +87,7 @@ def main():
     p.add_argument("--keep-vocab", action="store_true", help="use the tokenizer and the suites already in --out")
     a = p.parse_args()
     begin = time.time()
+    train.kHugeEvery = a.huge_every
     if not a.keep_vocab:
         build_vocab.main(a.out, a.seed, a.vocab_documents)
         evalsets.write(a.out / "eval")
@@ -101,7 +104,7 @@ def main():
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    record["scores"] = score(trainer, a.out, a.score_limit, a.full_scores)
+    record["scores"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
     if a.free_running:
         found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n not in ("recall", "agents")])
         record["free_running"] = found

@@ -19,7 +19,7 @@ kDocumentSuites = {
     "needle-32k": keyvalue.needle_suite(32000, 1, 48), "needle-64k": keyvalue.needle_suite(64000, 1, 48),
     "needle-128k": keyvalue.needle_suite(128000, 1, 48), "multi-hop": keyvalue.hop_suite(4000, 5, 26),
     "count": keyvalue.aggregate_suite("count", 120, 10, 11), "list-all": keyvalue.aggregate_suite("list", 120, 10, 11),
-    "state": events.suite(26, 4)}
+    "state": events.suite(52, 2)}
 kSeed = 20261130
 
 

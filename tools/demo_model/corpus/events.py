@@ -1,37 +1,36 @@
 """People who move between places, hundreds of times: only the order of events tells where anybody is now.
 
-Attention without positions can find every line about a person but not the last one; a recurrent state keeps just that.
+Attention without positions can find every line about a person but not the last one; a recurrent state keeps just that. Every
+line also names the place that is left, so a document asks for the state at each of its lines.
 """
 from .words import kCities, kFirstNames
 
-kTokensPerLine = 6.0  # of "Anna goes to Paris."
+kTokensPerLine = 8.0  # of "Anna goes from Oslo to Paris."
 kGap = 130  # events after the last one that a suite's question depends on: more than the 128 keys that attention reads
 
 
 def text(rng, events, gap=0):
     """(document, (question, thought, answer) ... that hang on no event among the last `gap`)"""
-    people, places = rng.sample(kFirstNames, rng.randint(5, 10)), rng.sample(kCities, rng.randint(6, 12))
-    # People stop moving, and places stop being visited, at random moments, so that last events lie anywhere.
-    person_until = {p: rng.randint(events // 8, events) for p in people[2:]}
-    place_until = {c: rng.randint(events // 8, events) for c in places[2:]}
-    lines, where, last_visitor, at = [], {}, {}, {}
-    for e in range(events):
-        person = rng.choice([p for p in people if person_until.get(p, events) > e])
-        options = [c for c in places if place_until.get(c, events) > e and where.get(person) != c]
-        place = rng.choice(options)
-        lines.append(f"{person} goes to {place}.")
-        where[person], last_visitor[place] = place, person
-        at[person] = at[place] = e
-    asked = [(f"Where is {p} now?", f"{p}: {c}.", c) for p, c in where.items() if at[p] < events - gap]
-    asked += [(f"Who went to {c} last?", f"{c}: {p}.", p) for c, p in last_visitor.items() if at[c] < events - gap]
+    people, places = rng.sample(kFirstNames, rng.randint(2, 6)), rng.sample(kCities, rng.randint(4, 8))
+    where = {p: rng.choice(places) for p in people}
+    lines, last = [], {}
+    # Only some people move at a time, so that somebody's last move can lie far back.
+    while len(lines) < events:
+        active = rng.sample(people, rng.randint(1, max(1, len(people) - 1)))
+        for _ in range(min(events - len(lines), rng.randint(1 + events // 12, 1 + events // 2))):
+            person = rng.choice(active)
+            place = rng.choice([c for c in places if c != where[person]])
+            lines.append(f"{person} goes from {where[person]} to {place}.")
+            where[person], last[person] = place, len(lines) - 1
+    asked = [(f"Where is {p} now?", f"{p}: {where[p]}.", where[p]) for p in last if last[p] < events - gap]
     rng.shuffle(asked)
     return " ".join(lines), asked
 
 
 def messages(rng, tokens):
-    document, asked = text(rng, max(12, int(tokens / kTokensPerLine)))
+    document, asked = text(rng, max(6, int(tokens ** rng.uniform(0.5, 1) / kTokensPerLine)))
     out = []
-    for i, (question, thought, answer) in enumerate(asked[:16]):
+    for i, (question, thought, answer) in enumerate(asked):
         out += [{"role": "user", "content": question if i else document + "\n" + question},
                 {"role": "assistant", "reasoning_content": thought, "content": answer}]
     return out
@@ -41,7 +40,7 @@ def suite(documents, questions):
     def make(rng):
         out, items = [], []
         for d in range(documents):
-            document, asked = text(rng, rng.randint(250, 420), kGap)
+            asked = []
             while len(asked) < questions:
                 document, asked = text(rng, rng.randint(250, 420), kGap)
             out.append({"document": f"d{d}", "text": document})

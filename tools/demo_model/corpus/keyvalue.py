@@ -6,7 +6,7 @@ from .words import kAnimals, kCities, kColors, kFirstNames, kItems
 
 kThings = kItems + [a for a in kAnimals if a not in kItems]
 kTokensPerLine = 13.2  # of "The code of Anna's lamp is 12345."
-kTokensPerPlaceLine = 9.0  # of "Anna's lamp is in Paris."
+kTokensPerPlaceLine = 12.0  # of "Anna's lamp is in Paris after Oslo horse."
 kForms = ["What is the code of {}?", "Tell me the code of {}.", "Which code belongs to {}?"]
 kOpenings = ["Read this text. ", "Here is a text. ", ""]
 kPlaces = [c for c in kCities if c not in ("Nice",)]
@@ -63,11 +63,16 @@ def hop_text(rng, tokens):
 
 
 def place_text(rng, count, places):
-    """(document, keys in document order of each place): "Anna's lamp is in Paris."."""
+    """(document, keys of each place, last one first): every line names the key before it in the same place."""
     keys, chosen = names(rng, count), rng.sample(kPlaces, places)
-    where = {k: rng.choice(chosen) for k in keys}
-    groups = {p: [k for k in keys if where[k] == p] for p in chosen}
-    return rng.choice(kOpenings) + _join(f"{k} is in {p}." for k, p in where.items()), {p: g for p, g in groups.items() if g}
+    groups, lines = {}, []
+    for key in keys:
+        place = rng.choice(chosen)
+        group = groups.setdefault(place, [])
+        lines.append(f"{key} is in {place} after {group[0]}." if group else f"{key} is first in {place}.")
+        group.insert(0, key)
+    lines += [f"The last in {place} is {group[0]}." for place, group in groups.items()]
+    return rng.choice(kOpenings) + _join(lines), groups
 
 
 def _turns(document, asked):
@@ -99,7 +104,7 @@ def _count(place, group):
 
 
 def _list(place, group):
-    return f"List everything in {place}.", "", ", ".join(group)
+    return f"List everything in {place}, last first.", "", ", ".join(group)
 
 
 def needle(rng, tokens):
@@ -116,9 +121,9 @@ def hop(rng, tokens):
 
 
 def aggregate(rng, tokens):
-    count = max(6, int((tokens - 40) / kTokensPerPlaceLine))
-    document, groups = place_text(rng, count, max(2, min(len(kPlaces), int(count / rng.uniform(4, 11)))))
-    asked = [rng.choice((_count, _list))(p, groups[p]) for p in rng.sample(list(groups), min(len(groups), rng.randint(8, 16)))]
+    count = max(6, int(min(tokens, 3000) ** rng.uniform(0.5, 1) / kTokensPerPlaceLine))
+    document, groups = place_text(rng, count, max(2, min(len(kPlaces), int(count / rng.uniform(1.5, 9)))))
+    asked = [rng.choice((_count, _list))(p, groups[p]) for p in rng.sample(list(groups), min(len(groups), rng.randint(10, 20)))]
     return _turns(document, asked)
 
 

@@ -9,16 +9,17 @@ from . import agents, arith, chat, context, events, jsonx, keyvalue, measures, r
 from .split import TRAIN
 
 # Shares of documents.
-kShort = (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09), ("sorting", 0.06),
-          ("chat", 0.12), ("measures", 0.05), ("context", 0.045), ("recall", 0.006), ("needle", 0.012), ("hop", 0.006), ("aggregate", 0.014),
-          ("events", 0.013))
-kLong = (("needle", 0.44), ("hop", 0.14), ("aggregate", 0.17), ("events", 0.25))
+kShort = (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09), ("sorting", 0.10),
+          ("chat", 0.12), ("measures", 0.12), ("context", 0.045), ("recall", 0.006), ("needle", 0.012), ("hop", 0.006), ("aggregate", 0.04),
+          ("events", 0.08))
+kLong = (("needle", 0.17), ("hop", 0.08), ("aggregate", 0.25), ("events", 0.50))
 kHuge = (("needle", 0.85), ("hop", 0.15))
 kStreams = ("short", "long", "huge")
 # Tokens of a key-value document, drawn with a uniform logarithm.
 kLengths = {"short": (150, 7600), "long": (3000, 29500), "huge": (36000, 124000)}
 # The lines of a long document teach nothing that can be known, so their weight is small beside the answers'.
 kLineWeight = 0.002
+kEventWeight = 0.5  # but half of the places in a line about an event follow from the lines before it
 kLineSkills = ("recall", "needle", "hop", "aggregate", "events")
 
 kSystems = ["You are a helpful assistant.", "You are a helpful demo model.", "Be brief.", "Answer the user's questions.",
@@ -50,7 +51,7 @@ def _lines(rng, skill, stream, shrink):
     if skill == "recall":
         return recall.document(rng, min(tokens, 7000))[1]
     if skill == "events":
-        messages = events.messages(rng, min(tokens, 9000))
+        messages = events.messages(rng, min(tokens, 5000))
     elif skill == "aggregate":
         messages = keyvalue.aggregate(rng, min(tokens, 6000))
     else:
@@ -80,7 +81,7 @@ def document(seed: int, i: int, stream: str = "short", shrink: int = 1) -> dict:
     rng = random.Random((kStreams.index(stream) << 60) + (seed << 40) + i)
     skill = _pick(rng, {"short": kShort, "long": kLong, "huge": kHuge}[stream])
     doc = {"skill": skill, "tools": None, "thinking": skill in kLineSkills or rng.random() >= 0.08, "effort": None, "response_format": None,
-           "context_weight": kLineWeight if skill in kLineSkills else None}
+           "context_weight": kEventWeight if skill == "events" else kLineWeight if skill in kLineSkills else None}
     if skill in kLineSkills:
         doc["messages"] = _lines(rng, skill, stream, shrink)
         return doc
