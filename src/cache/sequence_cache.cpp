@@ -19,6 +19,12 @@ Buffer poisoned(size_t bytes) {
   poison(buffer.data(), bytes);
   return buffer;
 }
+
+Buffer copy_of(const Buffer& from) {
+  Buffer buffer(from.size());
+  std::memcpy(buffer.data(), from.data(), from.size());
+  return buffer;
+}
 }  // namespace
 
 int64_t CacheShape::bytes_per_token() const {
@@ -79,6 +85,38 @@ void SequenceCache::set_length(int64_t length) {
     }
   }
   length_ = length;
+}
+
+SequenceCache SequenceCache::copy() const {
+  SequenceCache out(shape_);
+  for (size_t i = 0; i < attention_.size(); ++i) {
+    AttentionLayer& to = out.attention_[i];
+    for (const Buffer& page : attention_[i].latent_pages) {
+      to.latent_pages.push_back(copy_of(page));
+      to.latent.push_back(to.latent_pages.back().as<uint8_t>());
+    }
+    for (const Buffer& page : attention_[i].index_pages) {
+      to.index_pages.push_back(copy_of(page));
+      to.index_key.push_back(to.index_pages.back().as<uint8_t>());
+    }
+  }
+  for (size_t i = 0; i < kda_.size(); ++i) {
+    const KdaLayer& from = kda_[i];
+    out.kda_[i] = {.state = copy_of(from.state),
+                   .conv_input = copy_of(from.conv_input),
+                   .k = copy_of(from.k),
+                   .G = copy_of(from.G),
+                   .w = copy_of(from.w),
+                   .T = copy_of(from.T),
+                   .base = from.base};
+  }
+  out.length_ = length_;
+  out.pages_ = pages_;
+  return out;
+}
+
+void SequenceCache::zero_states() {
+  for (KdaLayer& layer : kda_) std::memset(layer.state.data(), 0, layer.state.size());
 }
 
 PageTable SequenceCache::pages(int attention_layer) const {

@@ -35,6 +35,11 @@ class SequenceCache {
   // last stored chunk start). Test builds poison what is dropped.
   void set_length(int64_t length);
 
+  // All of it once more: a second sequence that begins with the same tokens.
+  SequenceCache copy() const;
+  // Zeroes the KDA states, which breaks the sequence: a control that shows what hangs on them.
+  void zero_states();
+
   PageTable pages(int attention_layer) const;
   KdaSlot slot(int kda_layer);
 

@@ -34,6 +34,10 @@ void check_request(const Runner& runner, const GenerateRequest& r) {
          r.prompt.size(), limit);
   }
   check_logits_params(r.logits, static_cast<int>(vocab));
+  if (r.prefix && r.prefix->length() >= static_cast<int64_t>(r.prompt.size())) {
+    fail(ErrorCode::kBadRequest, "the prefix holds {} tokens of a prompt of {}; it must leave at least one",
+         r.prefix->length(), r.prompt.size());
+  }
   for (int32_t id : r.prompt) {
     if (id < 0 || id >= vocab)
       fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
@@ -113,6 +117,20 @@ bool append(const Runner& runner, Running& r, GeneratedToken token, const Genera
 
 }  // namespace
 
+SequenceCache prefill(Runner& runner, std::span<const int32_t> tokens, const GenerateOptions& options) {
+  SequenceCache cache(runner.cache_shape());
+  const int64_t total = static_cast<int64_t>(tokens.size());
+  for (int64_t done = 0; done < total;) {
+    const int64_t n = std::min<int64_t>(options.max_batched_tokens, total - done);
+    Batch batch;
+    batch.add(cache, tokens.subspan(done, n), 0, 0);
+    runner.step(batch);
+    done += n;
+    if (options.on_prefill) options.on_prefill(0, done, total);
+  }
+  return cache;
+}
+
 std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
                                  const GenerateOptions& options) {
   if (options.concurrency < 1)
@@ -129,9 +147,11 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
   };
   while (next < requests.size() || !running.empty()) {
     while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency) {
+      const SequenceCache* prefix = requests[next].prefix;
       running.push_back({.index = next,
                          .request = &requests[next],
-                         .cache = SequenceCache(runner.cache_shape()),
+                         .cache = prefix ? prefix->copy() : SequenceCache(runner.cache_shape()),
+                         .prefilled = prefix ? prefix->length() : 0,
                          .processor = LogitsProcessor(requests[next].logits, requests[next].stop_ids,
                                                       requests[next].prompt),
                          .result = {},
@@ -159,7 +179,7 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
     }
     const std::vector<Runner::Sampled> tokens = runner.sample(params, positions, processors);
     const int vocab = runner.config().vocab_size;
-    std::vector<const Running*> finished;
+    std::vector<Running*> finished;
     for (size_t i = 0; i < sampled.size(); ++i) {
       GeneratedToken token{.id = tokens[i].token, .logprob = tokens[i].logprob, .top = {}};
       if (const int n = sampled[i]->request->top_logprobs) {
@@ -167,7 +187,8 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
       }
       if (append(runner, *sampled[i], std::move(token), options)) finished.push_back(sampled[i]);
     }
-    for (const Running* r : finished) {
+    for (Running* r : finished) {
+      if (r->request->keep_cache) r->result.cache = std::make_shared<SequenceCache>(std::move(r->cache));
       finish(*r);
       running.remove_if([r](const Running& x) { return &x == r; });
     }

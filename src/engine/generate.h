@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@ struct GenerateRequest {
   std::vector<int32_t> stop_ids;  // ends the answer; the stop id itself is part of the tokens
   int top_logprobs = 0;           // alternatives to report per token
   LogitsParams logits = {};       // penalties, bias and bans before the draw
+  const SequenceCache* prefix = nullptr;  // holds the first prefix->length() tokens of the prompt
+  bool keep_cache = false;                // hand the cache back with the answer
 };
 
 struct GeneratedToken {
@@ -28,6 +32,7 @@ struct GeneratedToken {
 struct Generation {
   std::vector<GeneratedToken> tokens;
   std::string finish_reason;  // "stop", "length" or "cancelled"
+  std::shared_ptr<const SequenceCache> cache;  // the prompt and all tokens but the last; if asked for
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -41,6 +46,9 @@ struct GenerateOptions {
   std::function<bool(size_t request, const GeneratedToken&)> on_token;
   std::function<void(size_t request, const Generation&)> on_finished;
 };
+
+// A cache that holds these tokens, for requests that begin with them.
+SequenceCache prefill(Runner& runner, std::span<const int32_t> tokens, const GenerateOptions& options = {});
 
 // Runs all requests; the result has their order. Throws Error{kBadRequest} for an empty or too long prompt.
 std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,

@@ -65,13 +65,19 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
 
 std::span<const float> Runner::step(const Batch& batch, StepTrace* trace) {
   logits_.resize(batch.logit_rows.size() * config_.vocab_size);
+  if (controls_.poison_state) {
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      if (batch.sequences[i].rows > 1) batch.caches[i]->zero_states();
+    }
+  }
   const Step step{.backend = *backend_,
                   .config = config_,
                   .weights = weights_,
                   .plan = plan_,
                   .arena = arena_,
                   .batch = batch,
-                  .trace = trace};
+                  .trace = trace,
+                  .controls = controls_};
   forward(step, logits_.data());
   return logits_;
 }

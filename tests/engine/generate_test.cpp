@@ -67,6 +67,55 @@ TEST_F(Generate, BatchIsAlone) {
   }
 }
 
+// Questions about one document compute it once; what they say must not change.
+TEST_F(Generate, APrefixComputedOnceGivesTheSameBits) {
+  for (const int shared : {1, 16, 37, 64}) {
+    GenerateRequest r = request(70, 3, {.temperature = 0});
+    const Generation whole = generate(runner_, {r})[0];
+    const SequenceCache prefix = prefill(runner_, std::span(r.prompt).first(shared), limits(1, 11));
+    ASSERT_EQ(prefix.length(), shared);
+    r.prefix = &prefix;
+    for (int again = 0; again < 2; ++again) expect_same(generate(runner_, {r})[0], whole);
+  }
+}
+
+TEST_F(Generate, AKeptCacheGoesOnWithTheConversation) {
+  GenerateRequest first = request(30, 4, {.temperature = 0});
+  first.keep_cache = true;
+  const Generation answer = generate(runner_, {first})[0];
+  ASSERT_TRUE(answer.cache);
+  GenerateRequest second = request(9, 5, {.temperature = 0});
+  std::vector<int32_t> prompt = first.prompt;
+  for (const GeneratedToken& t : answer.tokens) prompt.push_back(t.id);
+  EXPECT_EQ(answer.cache->length(), static_cast<int64_t>(prompt.size()) - 1);  // the last one was only sampled
+  prompt.insert(prompt.end(), second.prompt.begin(), second.prompt.end());
+  second.prompt = prompt;
+  const Generation whole = generate(runner_, {second})[0];
+  second.prefix = answer.cache.get();
+  expect_same(generate(runner_, {second})[0], whole);
+}
+
+TEST_F(Generate, APrefixMustLeaveATokenToCompute) {
+  GenerateRequest r = request(20, 6, {.temperature = 0});
+  const SequenceCache prefix = prefill(runner_, r.prompt);
+  r.prefix = &prefix;
+  EXPECT_NE(error_of(runner_, r).find("must leave at least one"), std::string::npos);
+}
+
+// Each control breaks what it names and nothing before it: prompts within the top k, or within one step of a
+// sequence's start, give the bits of the model itself.
+TEST_F(Generate, ControlsChangeWhatTheyName) {
+  const GenerateRequest longer = request(120, 7, {.temperature = 0}, 3), shorter = request(8, 8, {.temperature = 0}, 1);
+  const Generation longer_says = generate(runner_, {longer})[0], shorter_says = generate(runner_, {shorter})[0];
+  for (const StepControls controls : {StepControls{.random_index = true}, StepControls{.poison_state = true}}) {
+    runner_.set_controls(controls);
+    expect_same(generate(runner_, {shorter})[0], shorter_says);
+    EXPECT_NE(generate(runner_, {longer}, limits(1, 32))[0].tokens[0].logprob, longer_says.tokens[0].logprob);
+    runner_.set_controls({});
+    expect_same(generate(runner_, {longer})[0], longer_says);
+  }
+}
+
 TEST_F(Generate, StopsAtAStopIdAndKeepsIt) {
   GenerateRequest r = request(20, 1, {.temperature = 0}, 10);
   const Generation free = generate(runner_, {r})[0];
