@@ -71,7 +71,8 @@ class SuiteRun {
     // The control judges every answer by the next question's: it must fail, or the suite tests nothing.
     for (size_t i = 0; i < suite.items.size(); ++i) {
       const EvalItem& judge = suite.items[flags.control == "swap" ? (i + 1) % suite.items.size() : i];
-      if (groups_.empty() || groups_.back()[0].item->document != suite.items[i].document) groups_.push_back({});
+      if (groups_.empty() || groups_.back()[0].item->document != suite.items[i].document)
+        groups_.push_back({});
       groups_.back().push_back({.item = &suite.items[i], .judge = &judge});
     }
   }
@@ -123,8 +124,8 @@ class SuiteRun {
   int share_document(const std::vector<Conversation*>& going) {
     int64_t shared = static_cast<int64_t>(going[0]->prompt.size()) - 1;
     for (const Conversation* c : going) {
-      shared = std::min({shared, common_prefix(going[0]->prompt, c->prompt),
-                         static_cast<int64_t>(c->prompt.size()) - 1});
+      shared = std::min(
+          {shared, common_prefix(going[0]->prompt, c->prompt), static_cast<int64_t>(c->prompt.size()) - 1});
     }
     const std::vector<int32_t> tokens(going[0]->prompt.begin(), going[0]->prompt.begin() + shared);
     const auto cache = std::make_shared<const SequenceCache>(prefill(runner_, tokens, options_));
@@ -132,7 +133,8 @@ class SuiteRun {
       c->cache = cache;
       c->cached = tokens;
     }
-    return static_cast<int>(std::clamp<int64_t>(kCopiedTokens / std::max<int64_t>(shared, 1), 1, flags_.concurrency));
+    return static_cast<int>(
+        std::clamp<int64_t>(kCopiedTokens / std::max<int64_t>(shared, 1), 1, flags_.concurrency));
   }
 
   void judge(Conversation& c, size_t turn, Generation& answer) {

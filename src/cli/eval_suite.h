@@ -31,7 +31,8 @@ struct EvalSuite {
 
 // Suites of a model folder: eval/NAME.jsonl. With no names, all of them. A line is an item, or a document
 // {"document": name, "text": …} for the items after it that name it: their first message is the text, a line
-// break and their own. Throws Error{kUsage} naming the suites there are, Error{kBadFile} naming file and line.
+// break and their own. Throws Error{kUsage} naming the suites there are, Error{kBadFile} naming file and
+// line.
 std::vector<EvalSuite> load_suites(const std::string& model, const std::vector<std::string>& names);
 
 // text: the content equals the text, both trimmed. json: the content parses to an equal value. tool_calls:

@@ -151,9 +151,9 @@ std::vector<Generation> generate(Runner& runner, const std::vector<GenerateReque
       running.push_back({.index = next,
                          .request = &requests[next],
                          .cache = prefix ? prefix->copy() : SequenceCache(runner.cache_shape()),
-                         .prefilled = prefix ? prefix->length() : 0,
                          .processor = LogitsProcessor(requests[next].logits, requests[next].stop_ids,
                                                       requests[next].prompt),
+                         .prefilled = prefix ? prefix->length() : 0,
                          .result = {},
                          .first_token = {}});
       ++next;

@@ -16,9 +16,9 @@ struct GenerateRequest {
   std::vector<int32_t> prompt;
   SampleParams sampling;
   int max_tokens = 1024;
-  std::vector<int32_t> stop_ids;  // ends the answer; the stop id itself is part of the tokens
-  int top_logprobs = 0;           // alternatives to report per token
-  LogitsParams logits = {};       // penalties, bias and bans before the draw
+  std::vector<int32_t> stop_ids;          // ends the answer; the stop id itself is part of the tokens
+  int top_logprobs = 0;                   // alternatives to report per token
+  LogitsParams logits = {};               // penalties, bias and bans before the draw
   const SequenceCache* prefix = nullptr;  // holds the first prefix->length() tokens of the prompt
   bool keep_cache = false;                // hand the cache back with the answer
 };
@@ -31,7 +31,7 @@ struct GeneratedToken {
 
 struct Generation {
   std::vector<GeneratedToken> tokens;
-  std::string finish_reason;  // "stop", "length" or "cancelled"
+  std::string finish_reason;                   // "stop", "length" or "cancelled"
   std::shared_ptr<const SequenceCache> cache;  // the prompt and all tokens but the last; if asked for
   double prefill_seconds = 0, decode_seconds = 0;
 };

@@ -104,8 +104,8 @@ def test_eval_of_several_turns(tmp_path):
     ],
 )
 def test_eval_names_a_bad_line(tmp_path, line, message):
-    done = run("eval", write_suite(tmp_path, "bad", [line]), "bad", ok=False)
-    assert "bad.jsonl:1" in done.stderr and message in done.stderr
+    done = run("eval", write_suite(tmp_path, "bad", [line]), "bad")
+    assert done.returncode != 0 and "bad.jsonl:1" in done.stderr and message in done.stderr
 
 
 @needs_model

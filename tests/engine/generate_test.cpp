@@ -87,7 +87,8 @@ TEST_F(Generate, AKeptCacheGoesOnWithTheConversation) {
   GenerateRequest second = request(9, 5, {.temperature = 0});
   std::vector<int32_t> prompt = first.prompt;
   for (const GeneratedToken& t : answer.tokens) prompt.push_back(t.id);
-  EXPECT_EQ(answer.cache->length(), static_cast<int64_t>(prompt.size()) - 1);  // the last one was only sampled
+  EXPECT_EQ(answer.cache->length(),
+            static_cast<int64_t>(prompt.size()) - 1);  // the last one was only sampled
   prompt.insert(prompt.end(), second.prompt.begin(), second.prompt.end());
   second.prompt = prompt;
   const Generation whole = generate(runner_, {second})[0];
@@ -105,9 +106,12 @@ TEST_F(Generate, APrefixMustLeaveATokenToCompute) {
 // Each control breaks what it names and nothing before it: prompts within the top k, or within one step of a
 // sequence's start, give the bits of the model itself.
 TEST_F(Generate, ControlsChangeWhatTheyName) {
-  const GenerateRequest longer = request(120, 7, {.temperature = 0}, 3), shorter = request(8, 8, {.temperature = 0}, 1);
-  const Generation longer_says = generate(runner_, {longer})[0], shorter_says = generate(runner_, {shorter})[0];
-  for (const StepControls controls : {StepControls{.random_index = true}, StepControls{.poison_state = true}}) {
+  const GenerateRequest longer = request(120, 7, {.temperature = 0}, 3),
+                        shorter = request(8, 8, {.temperature = 0}, 1);
+  const Generation longer_says = generate(runner_, {longer})[0],
+                   shorter_says = generate(runner_, {shorter})[0];
+  for (const StepControls controls :
+       {StepControls{.random_index = true}, StepControls{.poison_state = true}}) {
     runner_.set_controls(controls);
     expect_same(generate(runner_, {shorter})[0], shorter_says);
     EXPECT_NE(generate(runner_, {longer}, limits(1, 32))[0].tokens[0].logprob, longer_says.tokens[0].logprob);

@@ -46,8 +46,11 @@ def exchange(rng, split):
 
 def eval_items(rng, count):
     items = []
-    for _ in range(count):
-        _, (question, reply) = exchange(rng, EVAL)
+    while len(items) < count:
+        key, (question, reply) = exchange(rng, EVAL)
+        parts = key.split(":")
+        if len(parts) == 3 and arith.spelled_in_dates(parts[0], int(parts[1]), int(parts[2])):
+            continue
         items.append({"messages": [question], "thinking": True, "max_tokens": 280, "answer": {"type": "text", "text": reply["content"]},
                       "thought": reply["reasoning_content"]})
     return items
