@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "base/read_file.h"
@@ -19,25 +20,59 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(space) - begin + 1));
 }
 
-EvalItem parse_item(const std::string& line, const std::string& where) {
+boost::json::object parse_line(const std::string& line, const std::string& where) {
   boost::system::error_code error;
-  const boost::json::value json = boost::json::parse(line, error);
+  boost::json::value json = boost::json::parse(line, error);
   if (error || !json.is_object()) fail(ErrorCode::kBadFile, "{}: not a JSON object", where);
-  const boost::json::object& o = json.as_object();
+  return std::move(json.as_object());
+}
+
+std::string text_of(const boost::json::object& o, const char* key) {
+  const boost::json::value* value = o.if_contains(key);
+  return value && value->is_string() ? std::string(value->as_string()) : std::string();
+}
+
+EvalTurn parse_turn(const boost::json::object& o, const std::string& where) {
   const auto* messages = o.if_contains("messages");
   const auto* answer = o.if_contains("answer");
   if (!messages || !messages->is_array() || !answer || !answer->is_object()) {
     fail(ErrorCode::kBadFile, "{}: needs \"messages\" (array) and \"answer\" (object)", where);
   }
+  return {.messages = messages->as_array(), .answer = answer->as_object()};
+}
+
+// Puts the document before the item's first message.
+void add_document(EvalItem& item, const std::map<std::string, std::string>& documents,
+                  const std::string& where) {
+  const auto document = documents.find(item.document);
+  if (document == documents.end())
+    fail(ErrorCode::kBadFile, "{}: no line before it holds document '{}'", where, item.document);
+  boost::json::array& messages = item.turns[0].messages;
+  if (messages.empty() || !messages[0].is_object() || text_of(messages[0].as_object(), "content").empty())
+    fail(ErrorCode::kBadFile, "{}: an item with a document needs a first message with a text", where);
+  boost::json::object& first = messages[0].as_object();
+  first["content"] = document->second + "\n" + text_of(first, "content");
+}
+
+EvalItem parse_item(const boost::json::object& o, const std::map<std::string, std::string>& documents,
+                    const std::string& where) {
   EvalItem item;
-  if (const auto* id = o.if_contains("id"); id && id->is_string()) item.id = id->as_string().c_str();
-  item.messages = messages->as_array();
+  item.id = text_of(o, "id");
+  item.document = text_of(o, "document");
+  item.turns.push_back(parse_turn(o, where));
+  if (const auto* then = o.if_contains("then")) {
+    if (!then->is_array()) fail(ErrorCode::kBadFile, "{}: \"then\" must be an array of turns", where);
+    for (const boost::json::value& turn : then->as_array()) {
+      if (!turn.is_object()) fail(ErrorCode::kBadFile, "{}: \"then\" must hold objects", where);
+      item.turns.push_back(parse_turn(turn.as_object(), where));
+    }
+  }
   if (const auto* tools = o.if_contains("tools"); tools && tools->is_array()) item.tools = tools->as_array();
   if (const auto* thinking = o.if_contains("thinking"); thinking && thinking->is_bool())
     item.thinking = thinking->as_bool();
   if (const auto* n = o.if_contains("max_tokens"); n && n->is_int64())
     item.max_tokens = static_cast<int>(n->as_int64());
-  item.answer = answer->as_object();
+  if (!item.document.empty()) add_document(item, documents, where);
   return item;
 }
 
@@ -61,9 +96,17 @@ std::vector<EvalSuite> load_suites(const std::string& model, const std::vector<s
     EvalSuite suite{.name = name, .items = {}};
     const fs::path path = folder / (name + ".jsonl");
     std::istringstream file(read_file(path.string()));
+    std::map<std::string, std::string> documents;
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
-      if (!line.empty()) suite.items.push_back(parse_item(line, fmt::format("{}:{}", path.string(), number)));
+      if (line.empty()) continue;
+      const std::string where = fmt::format("{}:{}", path.string(), number);
+      const boost::json::object o = parse_line(line, where);
+      if (o.contains("text")) {
+        documents[text_of(o, "document")] = text_of(o, "text");
+      } else {
+        suite.items.push_back(parse_item(o, documents, where));
+      }
     }
     if (suite.items.empty())
       fail(ErrorCode::kBadFile, "{}: the file holds no question; each line is one", path.string());

@@ -94,7 +94,8 @@ std::span<const float> Runner::step(const Batch& batch, StepTrace* trace) {
                   .plan = plan_,
                   .arena = arena_,
                   .batch = batch,
-                  .trace = trace};
+                  .trace = trace,
+                  .controls = controls_};
   forward(step, logits_.data());
   return logits_;
 }

@@ -39,6 +39,9 @@ class Runner {
   int threads() const { return threads_; }
   std::string kernels() const { return backend_->kernels(); }
 
+  // Faults for the steps that follow, for `perigee eval`'s controls.
+  void set_controls(const StepControls& controls) { controls_ = controls; }
+
   // Computes the batch, appends its rows to the caches, and returns logits[batch.logit_rows.size(), vocab].
   std::span<const float> step(const Batch& batch, StepTrace* trace = nullptr);
 
@@ -65,6 +68,7 @@ class Runner {
   std::unique_ptr<CachePool> pool_;
   NumericsIdentity numerics_;
   Arena arena_;
+  StepControls controls_;
   std::vector<float> logits_;
 };
 

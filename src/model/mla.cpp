@@ -3,6 +3,29 @@
 
 namespace perigee {
 
+namespace {
+
+// Replaces every selection by as many positions of the row's past, drawn without replacement: each position
+// is taken with the chance that the rest still needs it. A fixed hash of layer, row and position draws.
+void randomise(const Step& step, int layer, int top_k, int32_t* selected, const int32_t* count) {
+  for (const SequenceRows& s : step.batch.sequences) {
+    for (int i = 0; i < s.rows; ++i) {
+      const int row = s.first_row + i;
+      const int64_t keys = s.start + i + 1;
+      uint64_t x = static_cast<uint64_t>(keys) * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(layer);
+      int taken = 0;
+      for (int64_t position = 0; taken < count[row]; ++position) {
+        x = (x ^ (x >> 31)) * 0xD6E8FEB86659FD93u + 1;
+        const uint64_t left = static_cast<uint64_t>(keys - position);
+        if ((x >> 32) % left < static_cast<uint64_t>(count[row] - taken))
+          selected[int64_t{row} * top_k + taken++] = static_cast<int32_t>(position);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int attention_index, const bf16* x,
                float* partial) {
   Arena::Scope scope(step.arena);
@@ -76,6 +99,7 @@ void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int atten
                                .pages = pages,
                                .selected = selected,
                                .count = count});
+    if (step.controls.random_index) randomise(step, layer, dsa.top_k, selected, count);
     if (step.trace) step.trace->selected[layer].assign(selected, selected + int64_t{rows} * dsa.top_k);
     attend.selected = selected;
     attend.count = count;

@@ -34,6 +34,13 @@ struct StepTrace {
   std::map<int, std::vector<float>> output;      // layer → [rows, hidden]
 };
 
+// Faults made on purpose, so that a score can be shown to hang on what they break. No part of the numerics
+// identity: what is computed under them is no answer of the model.
+struct StepControls {
+  bool random_index = false;  // sparse attention reads as many keys, drawn at random
+  bool poison_state = false;  // KDA states are zero at the start of every step of several rows a sequence
+};
+
 struct Step {
   Backend& backend;
   const ModelConfig& config;
@@ -42,6 +49,7 @@ struct Step {
   Arena& arena;
   const Batch& batch;
   StepTrace* trace = nullptr;
+  StepControls controls = {};
 
   int rows() const { return batch.rows(); }
 };

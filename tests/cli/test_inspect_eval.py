@@ -1,6 +1,8 @@
 """perigee inspect and eval: their JSON, and the numbers that are known."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from perigee_cli import MODEL, needs_model, run, run_json
@@ -42,3 +44,60 @@ def test_eval_control_fails():
 def test_overrides_name_the_nearest():
     done = run("inspect", "kimi-k3", "--override-config", "num_hiden_layers=4")
     assert done.returncode == 2 and "num_hidden_layers" in done.stderr
+
+
+def write_suite(tmp_path, name, lines):
+    """A folder that shares the demo model's files and holds one suite of its own."""
+    folder = tmp_path / "model"
+    (folder / "eval").mkdir(parents=True)
+    for file in Path(MODEL).resolve().iterdir():
+        if file.is_file():
+            (folder / file.name).symlink_to(file)
+    (folder / "eval" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def question(text, answer, **more):
+    return {"messages": [{"role": "user", "content": text}], "answer": {"type": "text", "text": answer}, "max_tokens": 160, **more}
+
+
+@needs_model
+def test_eval_of_questions_about_a_shared_document(tmp_path):
+    codes = {"Anna's lamp": "48213", "Oslo horse": "90417", "red chair": "15562"}
+    text = " ".join(f"The code of {k} is {v}." for k, v in codes.items())
+    lines = [{"document": "d", "text": text}] + [question(f"What is the code of {k}?", v, document="d") for k, v in codes.items()]
+    folder = write_suite(tmp_path, "codes", lines)
+    assert run_json("eval", folder, "codes")["suites"][0]["accuracy"] == 1.0
+    assert run_json("eval", folder, "codes", "--control", "swap")["suites"][0]["accuracy"] == 0.0
+
+
+@needs_model
+def test_eval_of_several_turns(tmp_path):
+    later = {"messages": [{"role": "user", "content": "What is 8 + 9?"}], "answer": {"type": "text", "text": "17"}}
+    wrong = later | {"answer": {"type": "text", "text": "18"}}
+    folder = write_suite(tmp_path, "turns", [question("What is 17 + 25?", "42", then=[later]), question("What is 17 + 25?", "42", then=[wrong])])
+    suite = run_json("eval", folder, "turns")["suites"][0]
+    assert (suite["n"], suite["accuracy"]) == (2, 0.5)
+
+
+@needs_model
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ({"document": "d", "messages": [{"role": "user", "content": "?"}], "answer": {"type": "text", "text": ""}}, "no line before it holds document 'd'"),
+        (question("?", "", then=3), '"then" must be an array'),
+        (question("?", "", then=[{}]), 'needs "messages" (array) and "answer" (object)'),
+    ],
+)
+def test_eval_names_a_bad_line(tmp_path, line, message):
+    done = run("eval", write_suite(tmp_path, "bad", [line]), "bad")
+    assert done.returncode != 0 and "bad.jsonl:1" in done.stderr and message in done.stderr
+
+
+@needs_model
+def test_eval_controls_break_what_a_suite_needs():
+    """Random keys lose the asked line. Sums are shorter than the top k, so they do not notice."""
+    out = run_json("eval", MODEL, "recall", "arithmetic", "--limit", 4, "--index", "random")
+    assert out["index"] == "random" and [s["accuracy"] for s in out["suites"]] == [0.0, 1.0]
+    out = run_json("eval", MODEL, "state", "--limit", 6, "--poison", "state")
+    assert out["poison"] == "state" and out["suites"][0]["accuracy"] <= 0.5

@@ -11,7 +11,7 @@ kDocuments = 40_000
 
 def texts(seed, count=kDocuments):
     for i in range(count):
-        doc = stream.document(seed, i)
+        doc = stream.document(seed, i, shrink=8)
         for segments, _ in xtml.render(doc["messages"], doc["tools"], doc["thinking"], doc["effort"], doc["response_format"]):
             for text, is_control in segments:
                 if not is_control:

@@ -4,7 +4,7 @@ import json
 import vocab
 
 kDemo = dict(hidden=256, layers=8, dense=768, heads=4, q_lora=128, kv_lora=512, nope=128, pe=64, v=128, kda_heads=4, kda_dim=128,
-             experts=32, top_experts=4, expert=128, shared=2, latent=128, index_heads=8, index_dim=128, index_topk=128, block=4)
+             experts=32, top_experts=4, expert=128, shared=2, latent=128, index_heads=2, index_dim=128, index_topk=128, block=4)
 kToy = dict(hidden=64, layers=4, dense=96, heads=2, q_lora=32, kv_lora=64, nope=32, pe=16, v=32, kda_heads=2, kda_dim=32,
             experts=8, top_experts=2, expert=32, shared=2, latent=32, index_heads=2, index_dim=32, index_topk=16, block=2)
 

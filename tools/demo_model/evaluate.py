@@ -5,6 +5,7 @@ import pathlib
 import encode
 import vocab
 import xtml
+from corpus import evalsets
 from decode import Decoder
 
 
@@ -22,7 +23,7 @@ def is_right(reply, answer):
 
 
 def suites(folder, limit=None):
-    return {path.stem: [json.loads(line) for line in path.read_text().splitlines()][:limit]
+    return {path.stem: list(evalsets.whole([json.loads(line) for line in path.read_text().splitlines()]))[:limit]
             for path in sorted((pathlib.Path(folder) / "eval").glob("*.jsonl"))}
 
 

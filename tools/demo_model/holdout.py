@@ -1,4 +1,4 @@
-"""What counts as a leak: a held-out prompt, or a held-out sum in any wording, inside a training document.
+"""What counts as a leak: a held-out prompt or conversation, or a held-out sum in any wording, inside a training document.
 
 Works on texts alone, without the generators' own idea of what is held out.
 """
@@ -26,6 +26,10 @@ def _last(iterable):
     return last
 
 
+def _talk(messages):
+    return tuple((m["role"], m["content"]) for m in messages if m["role"] in ("user", "tool"))
+
+
 def sum_of(user, previous, answer):
     """(operands, answer) of a question about two numbers with an integer answer; a single number goes on from the last answer."""
     numbers = [int(n) for n in re.findall(r"\d+", user)]
@@ -38,10 +42,13 @@ def sum_of(user, previous, answer):
 
 class HeldOut:
     def __init__(self, suites):
-        """suites: name -> eval items"""
-        self.prompts, self.sums = {}, {}
+        """suites: name -> eval items, documents in place"""
+        self.prompts, self.sums, self.talks = {}, {}, {}
         for items in suites.values():
             for item in items:
+                if "then" in item:  # a conversation is held out as a whole: single requests recur in any context
+                    self.talks[_talk(item["messages"] + [m for t in item["then"] for m in t["messages"]])] = item["id"]
+                    continue
                 user, results, _, _ = _last(turns(item["messages"]))
                 self.prompts[user, results] = item["id"]
         for item in suites.get("arithmetic", []):
@@ -49,7 +56,7 @@ class HeldOut:
 
     def leaks(self, document):
         """Ids of the eval items that this training document gives away."""
-        found = []
+        found = [self.talks.get(_talk(document["messages"]))]
         for user, results, previous, answer in turns(document["messages"]):
             found.append(self.prompts.get((user, results)))
             found.append(self.sums.get(sum_of(user, previous, answer)))

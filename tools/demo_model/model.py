@@ -28,6 +28,7 @@ class Model:
         self.text, self.w = text, weights
         self.attention = kda.Attention()
         self.loads = {}  # layer -> tokens of each expert in the last batch
+        self.selection = None  # for scores: (keys that each query reads, chosen by chance?)
 
     def _kda(self, h, a, batch):
         w, heads = self.w, self.text["linear_attn_config"]["num_heads"]
@@ -50,7 +51,9 @@ class Model:
         rows, length = batch["rows"], h.shape[0] // batch["rows"]
         iq, ik, iw = (y.unflatten(0, (rows, length)) for y in (iq, ik, iw))
         kl = self._divergence(q, k, iq, ik, iw, batch)
-        if sparse or not q.is_cuda:
+        if self.selection:
+            o = self._blocks(q, k, v, iq, ik, iw, batch)
+        elif sparse or not q.is_cuda:
             mask = self._selected(iq, ik, iw, batch, dsa["top_k"] if sparse else length)
             split = [y.unflatten(0, (rows, length)).transpose(1, 2) for y in (q, k, v)]
             with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
@@ -87,6 +90,27 @@ class Model:
             out[row] = torch.zeros_like(allowed).scatter_(1, best, True) & allowed
         return out
 
+    @torch.no_grad()
+    def _blocks(self, q, k, v, iq, ik, iw, batch, size=2048):
+        """Sparse attention of any length, a block of queries at a time."""
+        (top, by_chance), (rows, length) = self.selection, iq.shape[:2]
+        q, k, v = (y.unflatten(0, (rows, length)).transpose(1, 2) for y in (q, k, v))
+        out = torch.empty_like(v)
+        for row in range(rows):
+            one = {"document": batch["document"].view(rows, length)[row], "rows": 1}
+            for at in range(0, length, size):
+                here = slice(at, min(length, at + size))
+                mask = self._allowed(one, torch.arange(here.start, here.stop, device=q.device)[None])[0]
+                if top < length:
+                    score = torch.rand(mask.shape, device=q.device) if by_chance else r.index_scores(
+                        iq[row:row + 1, here], ik[row:row + 1], iw[row:row + 1, here])[0].bfloat16().float()
+                    best = torch.topk(score.masked_fill(~mask, -torch.inf), top, dim=-1).indices
+                    mask = torch.zeros_like(mask).scatter_(1, best, True) & mask
+                with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+                    out[row, :, here] = F.scaled_dot_product_attention(q[row:row + 1, :, here], k[row:row + 1], v[row:row + 1],
+                                                                       attn_mask=mask[None, None])[0]
+        return out.transpose(1, 2).flatten(0, 1)
+
     def _moe(self, h, b, batch, layer):
         w, t = self.w, self.text
         top, experts = t["num_experts_per_token"], t["num_experts"]
@@ -106,6 +130,13 @@ class Model:
 
     def forward(self, batch, sparse):
         """(loss to minimise, answer loss, answer accuracy, index divergences)"""
+        x, divergences = self.hidden(batch, sparse)
+        loss, answer, correct = r.token_loss(x, self.w[kPrefix + "lm_head.weight"], batch["target"], batch["weight"])
+        kl = torch.stack(divergences)
+        return loss + kl.sum(), answer.detach(), correct.detach(), kl.detach()
+
+    def hidden(self, batch, sparse):
+        """(what the head reads [tokens, d], index divergence of each MLA layer)"""
         w, t, m = self.w, self.text, kPrefix + "model."
         stream, banks, divergences = F.embedding(batch["ids"], w[m + "embed_tokens.weight"]), [], []
         x = r.norm_only(stream, w[layer_prefix(0) + "input_layernorm.weight"])
@@ -130,6 +161,4 @@ class Model:
             n = m + "output_attn_res" if last else layer_prefix(i + 1) + "self_attention_res"
             stream, x = r.add_mix_norm(stream, delta, banks, w[n + "_norm.weight"], w[n + "_proj.weight"],
                                        w[m + "norm.weight" if last else layer_prefix(i + 1) + "input_layernorm.weight"])
-        loss, answer, correct = r.token_loss(x, w[kPrefix + "lm_head.weight"], batch["target"], batch["weight"])
-        kl = torch.stack(divergences)
-        return loss + kl.sum(), answer.detach(), correct.detach(), kl.detach()
+        return x, divergences

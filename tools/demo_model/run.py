@@ -1,4 +1,4 @@
-"""One command: vocabulary, held-out suites, training, export, scores, loss curve. `python run.py --help` lists the knobs."""
+"""One command: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
 import argparse
 import json
 import pathlib
@@ -8,16 +8,19 @@ import build_vocab
 import encode
 import evaluate
 import export
+import scores
 import train
 import vocab
 from corpus import evalsets
+
+kLineSuites = tuple(evalsets.kDocumentSuites)
 
 
 def write_prompt_ids(folder):
     """Token ids of a few prompts of every suite, for checking another tokenizer and chat format against this one."""
     tokenizer = vocab.Tokenizer(folder)
     ids = {item["id"]: encode.prompt(tokenizer, item) for items in evaluate.suites(folder, 8).values() for item in items
-           if not item["id"].startswith("recall")}
+           if not item["id"].startswith(("recall", "needle", "count", "list", "state", "multi"))}
     (folder / "eval" / "prompt_ids.json").write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in ids.items()) + "\n}\n")
 
 
@@ -25,78 +28,93 @@ def plot(path, log):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-    million = [e["tokens"] / 1e6 for e in log]
-    left.semilogy(million, [e["answer_loss"] for e in log])
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4))
+    for stream in ("short", "long", "huge"):
+        part = [e for e in log if e["stream"] == stream]
+        million = [e["tokens"] / 1e6 for e in part]
+        left.semilogy(million, [max(e["answer_loss"], 1e-5) for e in part], label=stream)
+        middle.semilogy(million, [max(1 - e["answer_accuracy"], 1e-5) for e in part], label=stream)
     left.set(xlabel="million tokens", ylabel="answer loss (nats a token)")
+    middle.set(xlabel="million tokens", ylabel="answer tokens wrong")
+    part = [e for e in log if e["stream"] == "short"]
     for layer in range(len(log[0]["index_kl"])):
-        right.semilogy(million, [e["index_kl"][layer] for e in log], label=f"indexer {layer}")
+        right.semilogy([e["tokens"] / 1e6 for e in part], [e["index_kl"][layer] for e in part], label=f"indexer {layer}, short rows")
     right.set(xlabel="million tokens", ylabel="KL of index scores to attention")
-    right.legend()
+    for axis in (left, middle, right):
+        axis.legend()
     figure.tight_layout()
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=80)
 
 
-def recall(folder, text, weights, count):
-    """Long contexts, with the indexer's keys and with as many keys by chance; adds both scores to training.json."""
-    record = json.loads((folder / "training.json").read_text())
-    for name, by_chance in (("recall", False), ("recall_with_random_keys", True)):
-        scores, _, _ = evaluate.run(text, weights, folder, count, only=("recall",), random_keys=by_chance)
-        right, asked = scores["recall"]
-        record["scores"][name] = {"right": right, "asked": asked}
-        print(name, f"{right}/{asked}", flush=True)
-    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
+    """Scores with all keys, with the indexer's, and the controls."""
+    top, out = trainer.text["dsa_config"]["top_k"], {}
+    documents = [d for d in scores.encoded(folder, limit=limit) if len(d[1]) <= up_to]
+    lines = [d for d in documents if d[0] in kLineSuites]
+    runs = [("dense", documents, None), (f"top-{top}", documents, (top, False))]
+    if full:
+        runs += [(f"top-{top // 2}", lines, (top // 2, False)), (f"top-{top // 4}", lines, (top // 4, False)),
+                 (f"random-{top}", [d for d in lines if d[0] in ("needle-4k", "needle-16k")], (top, True))]
+    for name, chosen, selection in runs:
+        at = time.time()
+        out[name] = scores.run(trainer, chosen, selection)
+        print(name, {k: f"{a}/{b}" for k, (a, b) in out[name].items()}, f"({time.time() - at:.1f} s)", flush=True)
+    return out
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--shape", choices=("demo", "toy"), default="demo")
-    p.add_argument("--seconds", type=float, default=480)
+    p.add_argument("--seconds", type=float, default=560, help="of this call")
+    p.add_argument("--whole-seconds", type=float, help="of the schedule that this call is a part of")
     p.add_argument("--max-steps", type=int)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--workers", type=int, default=0)
+    p.add_argument("--workers", type=int, nargs=3, default=(0, 0, 0), help="of the short, the long and the huge stream")
     p.add_argument("--rate", type=float, default=3e-3)
-    p.add_argument("--decay-from", type=float, default=0.55)
-    p.add_argument("--quantise-from", type=float, default=0.7)
-    p.add_argument("--sparse-from", type=float, default=0.9)
+    p.add_argument("--decay-from", type=float, default=0.5)
+    p.add_argument("--quantise-from", type=float, default=0.6)
+    p.add_argument("--sparse-from", type=float, default=0.95)
+    p.add_argument("--huge-every", type=int, default=train.kHugeEvery, help="steps from one row of 131,072 tokens to the next")
+    p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
     p.add_argument("--checkpoint")
     p.add_argument("--resume")
-    p.add_argument("--evaluate-every", type=float)
-    p.add_argument("--evaluate-limit", type=int)
-    p.add_argument("--recall-items", type=int, default=32, help="long contexts to score at the end (a minute for 32); 0 skips them")
+    p.add_argument("--warm", help="folder of an exported model to start from")
+    p.add_argument("--score-limit", type=int)
+    p.add_argument("--full-scores", action="store_true")
+    p.add_argument("--free-running", type=int, default=0, help="items of each short suite to decode token by token as well")
     p.add_argument("--vocab-documents", type=int, default=build_vocab.kDocuments)
     p.add_argument("--keep-vocab", action="store_true", help="use the tokenizer and the suites already in --out")
     a = p.parse_args()
     begin = time.time()
+    train.kHugeEvery = a.huge_every
     if not a.keep_vocab:
         build_vocab.main(a.out, a.seed, a.vocab_documents)
         evalsets.write(a.out / "eval")
     print(f"vocabulary and suites: {time.time() - begin:.1f} s", flush=True)
     text, trainer, record = train.train(
-        a.out, a.shape, a.seconds, a.seed, a.workers, a.checkpoint, a.resume, a.rate, a.decay_from, a.quantise_from, a.sparse_from,
-        a.evaluate_every, a.max_steps)
-    print(f"exported {record['tensor_bytes']:,} bytes of tensors after {record['tokens'] / 1e6:.1f} M tokens", flush=True)
+        a.out, a.shape, a.seconds, a.whole_seconds, a.seed, a.workers, a.checkpoint, a.resume, a.warm, a.rate, a.decay_from, a.quantise_from,
+        a.sparse_from, a.max_steps)
+    print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
+    log = record.pop("log")
+    (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
+    write_prompt_ids(a.out)
     device = next(iter(trainer.weights.values())).device
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    scores, wrong, replies = evaluate.run(text, stored, a.out, a.evaluate_limit, only=[n for n in evalsets.kSuites if n != "recall"])
-    record["scores"] = {name: {"right": right, "asked": asked} for name, (right, asked) in scores.items()}
-    write_prompt_ids(a.out)
-    log = record.pop("log")
+    record["scores"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
+    if a.free_running:
+        found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n not in ("recall", "agents")])
+        record["free_running"] = found
+        print("free running", found, flush=True)
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
-    (a.out / "eval" / "replies.json").write_text(json.dumps(replies, indent=1) + "\n")
     try:
         plot(a.out / "loss.png", log)
     except Exception as error:  # noqa: BLE001  a missing plotting library must not lose a trained model
         print("no plot:", error)
-    for name, item, question, said, answer in wrong:
-        print(f"  wrong {item}: {question[-200:]!r} -> {said[-260:]!r}, expected {json.dumps(answer)[:200]}")
-    print(json.dumps(record["scores"]), f"total {time.time() - begin:.1f} s", flush=True)
-    if a.recall_items:
-        recall(a.out, text, stored, a.recall_items)
+    print(f"total {time.time() - begin:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

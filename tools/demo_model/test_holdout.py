@@ -11,14 +11,14 @@ from corpus import evalsets, stream
 from holdout import HeldOut
 
 kModel = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"
-kSample = 80_000
+kSample = {"short": 20_000, "long": 200, "huge": 10}  # documents of each stream and part
 
 
 @pytest.fixture(scope="module")
 def suites():
     paths = sorted((kModel / "eval").glob("*.jsonl"))
     assert paths, f"no suites in {kModel}"
-    return {p.stem: [json.loads(line) for line in p.read_text().splitlines()] for p in paths}
+    return {p.stem: list(evalsets.whole([json.loads(line) for line in p.read_text().splitlines()])) for p in paths}
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,10 @@ def held_out(suites):
 
 
 def test_suites_are_the_generated_ones(suites):
-    assert suites == json.loads(json.dumps(evalsets.build()))
-    assert all(len(items) >= 100 for items in suites.values())
+    built = {n: list(evalsets.whole([evalsets.without_thoughts(i) for i in items])) for n, items in evalsets.build().items()}
+    assert suites == json.loads(json.dumps(built))
+    few = {"agents", "recall", "needle-32k", "needle-64k", "needle-128k"}  # long to compute
+    assert all(len(items) >= (48 if n in few else 100) for n, items in suites.items())
     assert suites["arithmetic"][0]["messages"][0]["content"] == "What is 17 + 25?"
 
 
@@ -39,19 +41,23 @@ def test_stream_is_a_pure_function_of_seed_and_index():
 
 def test_no_held_out_item_is_trained(held_out, request):
     record = json.loads((kModel / "training.json").read_text())
-    total = record["documents"]
-    stride = 1 if request.config.getoption("--full", default=False) else max(1, total // kSample)
     checked = 0
-    for i in range(0, total, stride):
-        leaks = held_out.leaks(stream.document(record["seed"], i))
-        assert not leaks, f"document {i} gives away {leaks}"
-        checked += 1
-    assert checked >= min(total, kSample)
+    for part in record["parts"]:
+        for name, total in part["documents"].items():
+            stride = 1 if request.config.getoption("--full", default=False) else max(1, total // kSample[name])
+            for i in range(0, total, stride):
+                leaks = held_out.leaks(stream.document(part["seed"], i, name))
+                assert not leaks, f"document {i} of stream {name} gives away {leaks}"
+                checked += 1
+    assert checked >= 1000
 
 
 def test_a_planted_item_is_found(held_out, suites):
     for items in suites.values():
         item = items[-1]
+        if "then" in item:
+            assert held_out.leaks({"messages": item["messages"] + [m for t in item["then"] for m in t["messages"]]}) == [item["id"]]
+            continue
         planted = {"messages": stream.document(1, 5)["messages"] + item["messages"] + [{"role": "assistant", "content": "?"}]}
         assert item["id"] in held_out.leaks(planted)
 

@@ -11,28 +11,36 @@ import torch
 
 import config
 import data
-import evaluate
 import export
 import optim
 import parameters
 from model import Model
 
-kShapes = {"demo": dict(rows=4, length=8192, max_documents=512, lookahead=32), "toy": dict(rows=2, length=512, max_documents=64, lookahead=4)}
+# One row shape a stream; the demo's short and long rows have as many tokens, so that they share their compiled regions.
+kShapes = {
+    "demo": {"short": dict(rows=4, length=8192, max_documents=512, lookahead=32, shrink=1),
+             "long": dict(rows=1, length=32768, max_documents=64, lookahead=6, shrink=1),
+             "huge": dict(rows=1, length=131072, max_documents=16, lookahead=4, shrink=1)},
+    "toy": {"short": dict(rows=2, length=512, max_documents=64, lookahead=4, shrink=16),
+            "long": dict(rows=1, length=512, max_documents=16, lookahead=4, shrink=64),
+            "huge": dict(rows=1, length=1024, max_documents=8, lookahead=2, shrink=128)}}
+
+kLongFrom, kHugeFrom, kHugeEvery = 0.04, 0.1, 60
 
 
 class Trainer:
-    def __init__(self, text, batch_shape, device):
-        self.text, self.device = text, device
+    def __init__(self, text, shapes, device, start=None):
+        """start: fp32 start values, fresh ones unless given."""
+        self.text, self.device, self.shapes = text, device, shapes
         roster = parameters.roster(text)
         self.weights = {n: torch.empty(shape, dtype=dtype, device=device).requires_grad_(not n.endswith("correction_bias"))
                         for n, (shape, dtype, _) in roster.items()}
-        start = parameters.start_values(text, device)
+        start = start or parameters.start_values(text, device)
         self.biases = {n: w.zero_() for n, w in self.weights.items() if n.endswith("correction_bias")}
         self.optimiser = optim.Optimiser(start, self.weights, roster, device)
         self.model = Model(text, self.weights)
         self.bias_rate = torch.zeros((), device=device)
-        self.batch, self.graph, self.stage, self.metrics = None, None, None, None
-        self.rows = batch_shape["rows"]
+        self.batches, self.graphs, self.pool, self.batch = {}, {}, None, None
 
     def _step(self, sparse):
         for w in self.weights.values():
@@ -47,43 +55,65 @@ class Trainer:
             worst = torch.stack([load.max() / load.mean() for load in self.model.loads.values()]).max()
         return [loss.detach(), *metrics, worst]
 
-    def step(self, batch, sparse, quantise):
-        if self.batch is None:
-            self.batch = {k: v.to(self.device) for k, v in batch.items() if torch.is_tensor(v)} | {"rows": self.rows}
+    def load_batch(self, stream, batch):
+        """Copies a batch into the stream's fixed buffers, which the captured step reads."""
+        if stream not in self.batches:
+            self.batches[stream] = {k: v.to(self.device) for k, v in batch.items() if torch.is_tensor(v)} | {"rows": self.shapes[stream]["rows"]}
         else:
             for key, value in batch.items():
                 if torch.is_tensor(value):
-                    self.batch[key].copy_(value, non_blocking=True)
-        if self.stage != (sparse, quantise):
-            self.stage, self.graph, self.optimiser.quantise = (sparse, quantise), None, quantise
-            if self.device == "cuda":
-                return self._capture(sparse)
-        if self.graph:
-            self.graph.replay()
-        else:
-            self.metrics = self._step(sparse)
-        return self.metrics
+                    self.batches[stream][key].copy_(value, non_blocking=True)
+        self.batch = self.batches[stream]
 
-    def _capture(self, sparse):
+    def step(self, stream, batch, sparse, quantise):
+        self.load_batch(stream, batch)
+        if self.optimiser.quantise != quantise:
+            self.optimiser.quantise = quantise
+            self.drop_graphs()
+        key = stream, sparse
+        if key not in self.graphs and self.device == "cuda":
+            return self._capture(key, sparse)
+        if self.graphs.get(key):
+            graph, metrics = self.graphs[key]
+            graph.replay()
+            return metrics
+        return self._step(sparse)
+
+    def drop_graphs(self):
+        for w in self.weights.values():
+            w.grad = None
+        self.graphs, self.pool = {}, None
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def _capture(self, key, sparse):
         """Two plain steps (they compile), then the captured one; without capture the steps stay plain."""
-        side = torch.cuda.Stream()
+        begin, side = time.time(), torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self.metrics = self._step(sparse)
+                metrics = self._step(sparse)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        for w in self.weights.values():
+            w.grad = None
+        torch.cuda.empty_cache()
         try:
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=self.pool):
                 metrics = self._step(sparse)
             graph.replay()
-            self.graph, self.metrics = graph, metrics
+            self.graphs[key] = graph, metrics
         except Exception as error:  # noqa: BLE001  any failure to capture means plain steps, not a lost run
             print("no capture:", repr(error)[:600], flush=True)
             torch.cuda.synchronize()
-            self.metrics = self._step(sparse)
-        return self.metrics
+            self.graphs[key] = None
+            metrics = self._step(sparse)
+        torch.cuda.synchronize()
+        print(f"captured {key} in {time.time() - begin:.1f} s, {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB", flush=True)
+        return metrics
 
     def state(self):
         return {"optimiser": self.optimiser.state(), "biases": self.biases}
@@ -100,64 +130,78 @@ def learning_rate(fraction, step, decay_from):
     return warm * tail
 
 
-def train(folder, shape, seconds, seed=1, workers=0, checkpoint=None, resume=None, rate=3e-3, decay_from=0.55, quantise_from=0.7,
-          sparse_from=0.9, evaluate_every=None, max_steps=None):
-    """seconds counts everything from here to the last step, compiles included. Returns the trainer and the log."""
+def stream_of(step, fraction):
+    """Which stream a step reads: short documents first, then long ones among them, then a few very long ones."""
+    if fraction >= kHugeFrom and step % kHugeEvery == kHugeEvery - 1:
+        return "huge"
+    return "long" if fraction >= kLongFrom and step % 10 in (2, 5, 8) else "short"
+
+
+def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0), checkpoint=None, resume=None, warm=None, rate=3e-3,
+          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None):
+    """Trains for `seconds` of a schedule of `whole_seconds` (both count everything up to the last step, compiles included).
+
+    resume: checkpoint of an earlier part of the schedule. warm: folder of an exported model to start from.
+    Returns the trainer and the log.
+    """
     begin = time.time()
-    folder = pathlib.Path(folder)
+    folder, whole_seconds = pathlib.Path(folder), whole_seconds or seconds
     device = "cuda" if torch.cuda.is_available() else "cpu"
     whole = config.make(config.kDemo if shape == "demo" else config.kToy)
-    text, batch_shape = whole["text_config"], kShapes[shape]
-    first, tokens = 0, 0
-    saved = torch.load(resume, map_location=device) if resume else None
-    if saved:
-        first, tokens = saved["documents"], saved["tokens"]
-    batches = iter(data.loader(folder, seed, first, workers=workers, **batch_shape))
-    trainer = Trainer(text, batch_shape, device)
+    text, shapes = whole["text_config"], kShapes[shape]
+    saved = torch.load(resume, map_location=device) if resume else {}
+    first, tokens = saved.get("documents", {n: 0 for n in shapes}), saved.get("tokens", {n: 0 for n in shapes})
+    batches = {n: iter(data.loader(folder, seed, first[n], n, shapes[n], w)) for n, w in zip(shapes, workers)}
+    start = {n: w.float().to(device) for n, w in export.read(pathlib.Path(warm), text).items()} if warm else None
+    trainer = Trainer(text, shapes, device, start)
     if saved:
         trainer.load(saved["trainer"])
-    log, last_index, step = list(saved["log"]) if saved else [], first, 0
-    offset = log[-1]["seconds"] if log else 0.0
+    elif warm:
+        for name, bias in trainer.biases.items():
+            bias.copy_(start[name])
+    log, step, counts = list(saved.get("log", [])), saved.get("steps", 0), {n: 0 for n in shapes}
+    before, first_step, last_index = saved.get("seconds", 0.0), step, dict(first)
     print(f"parameters {sum(w.numel() for w in trainer.weights.values()):,}; start-up {time.time() - begin:.1f} s", flush=True)
-    next_evaluation = evaluate_every
     while True:
         elapsed = time.time() - begin
-        fraction = max(elapsed / seconds, step / max_steps if max_steps else 0.0)
-        if fraction >= 1:
+        fraction = (before + elapsed) / whole_seconds
+        if max_steps:
+            fraction = (step - first_step) / max_steps
+        if fraction >= 1 or elapsed >= seconds:
             break
-        scale = learning_rate(fraction, step, decay_from)
+        scale = learning_rate(fraction, step - first_step if warm else step, decay_from)
         trainer.optimiser.lr["muon"].fill_(rate * scale)
         trainer.optimiser.lr["adam"].fill_(rate * scale)
-        trainer.bias_rate.fill_(3e-3 if fraction < 0.3 else 1e-3 if fraction < 0.9 else 0.0)
-        batch = next(batches)
-        last_index = max(last_index, batch["last_index"] + 1)
-        tokens += batch["ids"].numel()
-        metrics = trainer.step(batch, fraction >= sparse_from, fraction >= quantise_from)
+        trainer.bias_rate.fill_(3e-3 if fraction < 0.2 else 1e-3 if fraction < 0.9 else 0.0)
+        sparse, quantise = fraction >= sparse_from, fraction >= quantise_from
+        stream = "short" if sparse else stream_of(step, fraction)
+        batch = next(batches[stream])
+        last_index[stream] = max(last_index[stream], batch["last_index"] + 1)
+        tokens[stream] += batch["ids"].numel()
+        metrics = trainer.step(stream, batch, sparse, quantise)
         step += 1
-        if step % 25 == 0 or step < 4 or device == "cpu":
+        counts[stream] += 1
+        if counts[stream] % {"short": 25, "long": 25, "huge": 5}[stream] == 0 or step < 4 or device == "cpu":
             loss, answer, accuracy, kl, load = [m.tolist() for m in metrics]
-            entry = {"step": step, "seconds": round(offset + time.time() - begin, 1), "tokens": tokens, "loss": round(loss, 4),
-                     "answer_loss": round(answer, 5), "answer_accuracy": round(accuracy, 5), "index_kl": [round(x, 4) for x in kl],
-                     "load_max_over_mean": round(load, 2), "rate": scale, "sparse": fraction >= sparse_from,
-                     "quantised": fraction >= quantise_from}
+            entry = {"step": step, "stream": stream, "seconds": round(before + time.time() - begin, 1), "tokens": sum(tokens.values()),
+                     "loss": round(loss, 4), "answer_loss": round(answer, 5), "answer_accuracy": round(accuracy, 5),
+                     "index_kl": [round(x, 4) for x in kl], "load_max_over_mean": round(load, 2), "rate": round(scale, 4), "sparse": sparse,
+                     "quantised": quantise}
             log.append(entry)
             if not math.isfinite(loss):
                 raise RuntimeError("the loss is not finite")
-            if step % 100 == 0 or step < 4 or device == "cpu":
+            if counts[stream] % {"short": 150, "long": 75, "huge": 10}[stream] == 0 or step < 4 or device == "cpu":
                 print(json.dumps(entry), flush=True)
-        if next_evaluation and elapsed > next_evaluation:
-            next_evaluation += evaluate_every
-            at = time.time()
-            scores, _, _ = evaluate.run(text, trainer.weights, folder, limit=64, only=("arithmetic", "json", "sorting", "chat"))
-            log[-1]["scores"] = {k: f"{a}/{b}" for k, (a, b) in scores.items()}
-            print(f"{elapsed:.0f} s", log[-1]["scores"], f"({time.time() - at:.1f} s)", flush=True)
     del batches
+    seconds_used = before + time.time() - begin
     if checkpoint:
-        torch.save({"trainer": trainer.state(), "documents": last_index, "tokens": tokens, "log": log}, checkpoint)
+        torch.save({"trainer": trainer.state(), "documents": last_index, "tokens": tokens, "log": log, "steps": step, "seconds": seconds_used},
+                   checkpoint)
+    trainer.drop_graphs()
     trainer.optimiser.quantise = True
     trainer.optimiser.publish()
     config.write(folder, whole)
     size = export.write(folder, text, trainer.weights)
-    record = {"seed": seed, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(offset + time.time() - begin, 1),
+    record = {"seed": seed, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
               "parameters": sum(w.numel() for w in trainer.weights.values()), "tensor_bytes": size, "log": log}
     return text, trainer, record

@@ -98,7 +98,7 @@ class Tokenizer:
             if is_control:
                 ids.append(self.controls[text])
             elif text:
-                ids += self._encode(text)
+                ids += self._encode(text) if len(text) < 2000 else self._encoding.encode_ordinary(text)
         return ids
 
     def decode(self, ids):

@@ -149,6 +149,11 @@ def exchange(rng, split):
                  {"role": "assistant", "reasoning_content": scratchpad(op, a, b), "content": str(result(op, a, b))}]
 
 
+def spelled_in_dates(op, a, b):
+    """Whether training may spell this out as a step of a date or a conversion of weeks (measures.py): then no suite may ask it."""
+    return max(a, b) <= 31 if op in ("add", "sub") else 7 in (a, b)
+
+
 def follow_up(rng, split, previous):
     """A second turn that goes on from the last result."""
     def sample(rng):
@@ -169,11 +174,16 @@ def eval_items(rng, count):
     while len(items) < count:
         if not items:
             key, messages, answer = first
+            thought = scratchpad("add", 17, 25)
         else:
             key, (question, reply) = exchange(rng, EVAL)
-            messages, answer = [question], reply["content"]
+            op, a, b = key.split(":")
+            if spelled_in_dates(op, int(a), int(b)):
+                continue
+            messages, answer, thought = [question], reply["content"], reply["reasoning_content"]
         if key in seen:
             continue
         seen.add(key)
-        items.append({"messages": messages, "thinking": True, "max_tokens": 160, "answer": {"type": "text", "text": answer}})
+        items.append({"messages": messages, "thinking": True, "max_tokens": 160, "answer": {"type": "text", "text": answer},
+                      "thought": thought})
     return items

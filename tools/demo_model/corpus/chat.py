@@ -190,13 +190,18 @@ def fact_exchange(rng, split):
     return exchange(rng, split, _fact)
 
 
-def eval_items(rng, count):
+def fact_items(rng, count):
+    """Facts of the mini corpus alone, in wordings that were not trained."""
+    return eval_items(rng, count, _fact)
+
+
+def eval_items(rng, count, sample=_sample):
     items, seen = [], set()
     while len(items) < count:
-        key, (question, reply) = exchange(rng, EVAL)
+        key, (question, reply) = exchange(rng, EVAL, sample)
         if key in seen:
             continue
         seen.add(key)
         items.append({"messages": [question], "thinking": True, "max_tokens": 80,
-                      "answer": {"type": "text", "text": reply["content"]}})
+                      "answer": {"type": "text", "text": reply["content"]}, "thought": reply["reasoning_content"]})
     return items

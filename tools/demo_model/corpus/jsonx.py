@@ -118,5 +118,6 @@ def eval_items(rng, count):
     for _ in range(count):
         _, (question, reply) = exchange(rng, EVAL)
         items.append({"messages": [question], "thinking": True, "max_tokens": 200,
-                      "answer": {"type": "json", "value": json.loads(reply["content"])}})
+                      "answer": {"type": "json", "value": json.loads(reply["content"])},
+                      "thought": reply["reasoning_content"]})
     return items

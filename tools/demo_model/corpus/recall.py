@@ -29,7 +29,7 @@ def eval_items(rng, count):
     for i in range(count):
         _, messages = document(rng, 400 if i % 4 == 0 else 800 if i % 4 == 1 else 1600 if i % 4 == 2 else 3000)
         items.append({"messages": [messages[0]], "thinking": True, "max_tokens": 40,
-                      "answer": {"type": "text", "text": messages[1]["content"]}})
+                      "answer": {"type": "text", "text": messages[1]["content"]}, "thought": messages[1]["reasoning_content"]})
     return items
 
 

@@ -65,5 +65,5 @@ def eval_items(rng, count):
     for _ in range(count):
         _, (question, reply) = exchange(rng, EVAL)
         items.append({"messages": [question], "thinking": True, "max_tokens": 240,
-                      "answer": {"type": "text", "text": reply["content"]}})
+                      "answer": {"type": "text", "text": reply["content"]}, "thought": reply["reasoning_content"]})
     return items

@@ -1,17 +1,34 @@
-"""The training stream: document i is a pure function of (seed, i), in one fixed mixture."""
+"""The training streams: document i of a stream is a pure function of (seed, stream, i), in one fixed mixture.
+
+"short" holds all skills in documents that fit a row of 8,192 tokens; "long" and "huge" hold key-value documents and events
+of up to 32 K and 128 K tokens.
+"""
 import random
 
-from . import arith, chat, jsonx, recall, sorting, toolcalls
+from . import agents, arith, chat, context, events, jsonx, keyvalue, measures, recall, schema, sorting, steps, toolcalls
 from .split import TRAIN
 
-# Shares of documents. The few recall documents are long, so they hold about a fifth of the tokens.
-kMixture = (("arith", 0.31), ("tools", 0.17), ("json", 0.20), ("sorting", 0.12), ("chat", 0.19), ("recall", 0.010))
+# Shares of documents.
+kShort = (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09), ("sorting", 0.10),
+          ("chat", 0.12), ("measures", 0.12), ("context", 0.045), ("recall", 0.006), ("needle", 0.012), ("hop", 0.006), ("aggregate", 0.04),
+          ("events", 0.08))
+kLong = (("needle", 0.17), ("hop", 0.08), ("aggregate", 0.25), ("events", 0.50))
+kHuge = (("needle", 0.85), ("hop", 0.15))
+kStreams = ("short", "long", "huge")
+# Tokens of a key-value document, drawn with a uniform logarithm.
+kLengths = {"short": (150, 7600), "long": (3000, 29500), "huge": (36000, 124000)}
+# The lines of a long document teach nothing that can be known, so their weight is small beside the answers'.
+kLineWeight = 0.002
+kEventWeight = 0.5  # but half of the places in a line about an event follow from the lines before it
+kLineSkills = ("recall", "needle", "hop", "aggregate", "events")
 
 kSystems = ["You are a helpful assistant.", "You are a helpful demo model.", "Be brief.", "Answer the user's questions.",
             "You are perigee's demo model. Answer briefly.", "You are a careful assistant.", "Help the user.",
             "You are a friendly assistant. Keep answers short."]
 kEfforts = ("low", "medium", "high", "max")
-_kSimple = {"arith": arith.exchange, "json": jsonx.exchange, "sorting": sorting.exchange, "chat": chat.exchange}
+_kSimple = {"arith": arith.exchange, "json": jsonx.exchange, "sorting": sorting.exchange, "chat": chat.exchange, "steps": steps.exchange,
+            "schema": schema.exchange, "measures": measures.exchange, "context": context.exchange}
+_kTooled = {"tools": toolcalls.exchange, "choice": agents.choice, "agents": agents.conversation}
 
 
 def _pick(rng, table):
@@ -21,6 +38,25 @@ def _pick(rng, table):
         if x < 0:
             return name
     return table[-1][0]
+
+
+def _length(rng, stream, shrink):
+    low, high = kLengths[stream]
+    return int(low * (high / low) ** rng.random() / shrink)
+
+
+def _lines(rng, skill, stream, shrink):
+    """Messages of a document made of lines."""
+    tokens = _length(rng, stream, shrink)
+    if skill == "recall":
+        return recall.document(rng, min(tokens, 7000))[1]
+    if skill == "events":
+        messages = events.messages(rng, min(tokens, 5000))
+    elif skill == "aggregate":
+        messages = keyvalue.aggregate(rng, min(tokens, 6000))
+    else:
+        messages = {"needle": keyvalue.needle, "hop": keyvalue.hop}[skill](rng, tokens)
+    return messages
 
 
 def _conversation(rng):
@@ -37,39 +73,37 @@ def _conversation(rng):
     return keys, messages + (chat.recall_name(rng, name) if rng.random() < 0.7 else [])
 
 
-def document(seed: int, i: int) -> dict:
-    """{"keys", "skill", "messages", "tools", "thinking", "effort", "response_format"} of document i."""
-    rng = random.Random((seed << 40) + i)
-    skill = _pick(rng, kMixture)
-    doc = {"skill": skill, "tools": None, "thinking": rng.random() >= 0.10, "effort": None, "response_format": None}
-    if skill == "recall":
-        key, messages = recall.document(rng, int(160 * (7000 / 160) ** rng.random()))
-        keys = [key]
-    elif skill == "tools":
-        key, messages, doc["tools"] = toolcalls.exchange(rng, TRAIN)
-        keys = [key]
+def document(seed: int, i: int, stream: str = "short", shrink: int = 1) -> dict:
+    """{"skill", "messages", "tools", "thinking", "effort", "response_format", "context_weight"} of document i.
+
+    shrink divides the lengths of documents of lines, for rehearsals with toy shapes.
+    """
+    rng = random.Random((kStreams.index(stream) << 60) + (seed << 40) + i)
+    skill = _pick(rng, {"short": kShort, "long": kLong, "huge": kHuge}[stream])
+    doc = {"skill": skill, "tools": None, "thinking": skill in kLineSkills or rng.random() >= 0.08, "effort": None, "response_format": None,
+           "context_weight": kEventWeight if skill == "events" else kLineWeight if skill in kLineSkills else None}
+    if skill in kLineSkills:
+        doc["messages"] = _lines(rng, skill, stream, shrink)
+        return doc
+    if skill in _kTooled:
+        _, messages, doc["tools"] = _kTooled[skill](rng, TRAIN)
     elif skill == "chat" and rng.random() < 0.12:
-        keys, messages = _conversation(rng)
+        _, messages = _conversation(rng)
     else:
-        key, messages = _kSimple[skill](rng, TRAIN)
-        keys = [key]
+        _, messages = _kSimple[skill](rng, TRAIN)
         if skill == "arith" and rng.random() < 0.08:
             for _ in range(rng.randint(1, 2)):
                 previous = int(messages[-1]["content"])
                 if previous < 2 or previous > 9999:
                     break
-                key, more = arith.follow_up(rng, TRAIN, previous)
-                keys.append(key)
-                messages = messages + more
-        if skill == "json" and rng.random() < 0.15:
+                messages = messages + arith.follow_up(rng, TRAIN, previous)[1]
+        if skill in ("json", "schema") and rng.random() < 0.15:
             doc["response_format"] = {"type": "json_object"}
         elif rng.random() < 0.12:
             for _ in range(rng.randint(1, 2)):
-                key, more = _kSimple[rng.choice(list(_kSimple))](rng, TRAIN)
-                keys.append(key)
-                messages = messages + more
-    if skill != "recall" and rng.random() < 0.10:
+                messages = messages + _kSimple[rng.choice(list(_kSimple))](rng, TRAIN)[1]
+    if rng.random() < 0.10:
         messages = [{"role": "system", "content": rng.choice(kSystems)}] + messages
     if doc["thinking"] and rng.random() < 0.05:
         doc["effort"] = rng.choice(kEfforts)
-    return doc | {"keys": keys, "messages": messages}
+    return doc | {"messages": messages}

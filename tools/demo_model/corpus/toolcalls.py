@@ -233,5 +233,6 @@ def eval_items(rng, count):
                 {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])} for c in last["tool_calls"]]}
         else:
             answer = {"type": "text", "text": last["content"]}
-        items.append({"messages": messages[:-1], "tools": tools, "thinking": True, "max_tokens": 240, "answer": answer})
+        items.append({"messages": messages[:-1], "tools": tools, "thinking": True, "max_tokens": 240, "answer": answer,
+                      "thought": last["reasoning_content"]})
     return items
