@@ -52,7 +52,8 @@ void fill_page(const PageTable& pages, int64_t page, uint64_t seed, uint32_t str
 void fill_slot(const KdaSlot& slot, int heads, int64_t tokens, uint64_t seed, uint32_t stream) {
   Draw draw(seed, stream);
   const int64_t width = heads * kHead;
-  draw.fill(slot.state, width * kHead, 0.1f);
+  for (int head = 0; head < heads; ++head)
+    draw.fill(slot.stored + head * slot.stored_stride, kHead * kHead, 0.1f);
   std::vector<float> row(3 * width);
   for (int64_t i = 0; i < KdaSlot::kRing; ++i) {
     draw.fill(row.data(), 3 * width, 1.0f);
