@@ -25,7 +25,8 @@ struct Linear {
   Tiles tiles = {};
 };
 
-// An MXFP4 matrix: value(o, i) = e2m1(nibble i of row o) · 2^(scale[o, i/32] − 127); low nibble first.
+// An MXFP4 matrix: value(o, i) = e2m1(nibble i of row o) · 2^(scale[o, i/32] − 127); low nibble first. Scale 0
+// counts as zero (2^-127 is subnormal).
 struct Mxfp4Linear {
   const uint8_t* packed = nullptr;  // [out, in/2]
   const uint8_t* scale = nullptr;   // [out, in/32] e8m0

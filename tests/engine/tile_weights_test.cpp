@@ -54,7 +54,7 @@ class TileWeights : public testing::Test {
     EXPECT_GT(matrices, 100);
   }
 
-  test::TemporaryFolder folder;
+  TemporaryFolder folder;
   cpu::FastBackend backend;
 };
 

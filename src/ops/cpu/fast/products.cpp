@@ -27,11 +27,15 @@ T* scratch(size_t count) {
 }  // namespace
 
 std::vector<SpreadRows> Products::spread(std::span<const Rows> all) {
+  const auto row_bytes = [&](int k) { return k_blocks(k) * kTilePartials * kernels_.operand_bytes; };
+  int64_t bytes = 0;
+  for (const Rows& x : all) bytes += x.rows * row_bytes(x.k);
+  auto* data = arena_.take<std::byte>(bytes);
   std::vector<SpreadRows> out;
   std::vector<int64_t> first_tile = {0};
-  const auto row_bytes = [&](int k) { return k_blocks(k) * kTilePartials * kernels_.operand_bytes; };
   for (const Rows& x : all) {
-    out.push_back({arena_.take<std::byte>(std::max<int64_t>(1, x.rows * row_bytes(x.k))), x.rows, x.k});
+    out.push_back({data, x.rows, x.k});
+    data += x.rows * row_bytes(x.k);
     first_tile.push_back(first_tile.back() + RowTiles(x.rows, kernels_.rows).count);
   }
   pool_.run(first_tile.back(), [&](int64_t tile) {
