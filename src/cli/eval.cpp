@@ -111,7 +111,8 @@ class SuiteRun {
     for (size_t i = 0; i < going.size(); ++i) judge(*going[i], turn, answers[i]);
   }
 
-  // Computes what all prompts begin with once and leaves it in the prefix tree, where every question finds it.
+  // Computes what all prompts begin with once and leaves it in the prefix tree, where every question finds
+  // it.
   void read_document(const std::vector<Conversation*>& going) {
     const std::vector<int32_t>& first = going[0]->prompt;
     int64_t shared = static_cast<int64_t>(first.size()) - 1;

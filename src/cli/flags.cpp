@@ -53,7 +53,8 @@ void ModelFlags::add_to(CLI::App& app) {
                        "GB (1e9 bytes) of cache; 0 takes up to half of the machine's memory")
             ->check(number(0, 1e6)));
   group(app.add_flag("--debug-cache", debug_cache, "check the cache after every step"));
-  group(app.add_flag("--no-pack-cache", no_pack_cache, "keep no file of CPU-ordered weights beside the model"));
+  group(
+      app.add_flag("--no-pack-cache", no_pack_cache, "keep no file of CPU-ordered weights beside the model"));
   numerics.add_to(app);
 }
 

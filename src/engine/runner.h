@@ -14,7 +14,7 @@ namespace perigee {
 struct RunnerOptions {
   Precision precision;
   ReductionPlan plan;
-  int threads = 0;  // 0: all hardware threads
+  int threads = 0;          // 0: all hardware threads
   std::string tile_folder;  // keeps the tiles of big models (tile_weights.h); empty: nowhere
   std::string cpu_kernels =
       "auto";                // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits

@@ -92,7 +92,7 @@ std::vector<std::byte> header_of(const std::string& key, size_t size, const std:
 bool read_tile_file(const std::string& path, const std::string& key, std::span<std::byte> tiles,
                     ThreadPool& pool) {
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info {};
+  struct stat info{};
   if (file.fd < 0 || fstat(file.fd, &info) != 0) return false;
   if (static_cast<size_t>(info.st_size) != kHeader + tiles.size()) return false;
   std::vector<std::byte> header(kHeader);

@@ -30,13 +30,13 @@ struct Weights {
   AttnResWeights output_res;
   Linear lm_head;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  std::vector<std::shared_ptr<const void>> owners;  // mapped files, converted buffers, tiles
+  std::vector<std::shared_ptr<const void>> owners;       // mapped files, converted buffers, tiles
   std::vector<std::shared_ptr<const MappedFile>> files;  // that matrices are views of; none of dummy weights
   std::string digest;  // of the tensor bytes (sampled) and names: part of the numerics identity
 };
 
-// Which sums a matrix's columns are cut into by the lane rule: none, always lanes, or lanes unless those of the
-// experts are blocks of expert ids.
+// Which sums a matrix's columns are cut into by the lane rule: none, always lanes, or lanes unless those of
+// the experts are blocks of expert ids.
 enum class ColumnLanes { kNone, kLanes, kExpertLanes };
 using AnyMatrix = std::variant<Linear*, Mxfp4Linear*>;
 

@@ -25,8 +25,8 @@ struct Linear {
   Tiles tiles = {};
 };
 
-// An MXFP4 matrix: value(o, i) = e2m1(nibble i of row o) · 2^(scale[o, i/32] − 127); low nibble first. Scale 0
-// counts as zero (2^-127 is subnormal).
+// An MXFP4 matrix: value(o, i) = e2m1(nibble i of row o) · 2^(scale[o, i/32] − 127); low nibble first. Scale
+// 0 counts as zero (2^-127 is subnormal).
 struct Mxfp4Linear {
   const uint8_t* packed = nullptr;  // [out, in/2]
   const uint8_t* scale = nullptr;   // [out, in/32] e8m0
@@ -73,10 +73,10 @@ struct MlaWeights {
   Linear q;                          // q_b [heads·192, q_lora], or q_proj [heads·192, hidden]
   Linear kv_a;                       // [512 + 64, hidden]
   const float* kv_a_norm = nullptr;  // [512]
-  Linear w_uk_t;                 // [heads·512, 128] key half of kv_b, transposed: absorbed q = W_UKᵀ q_nope
-  Linear w_uv;                   // [heads·128, 512] value half of kv_b
-  Linear gate;                   // [heads·128, hidden] when output_gate
-  Linear o;                      // [hidden, heads·128]
+  Linear w_uk_t;  // [heads·512, 128] key half of kv_b, transposed: absorbed q = W_UKᵀ q_nope
+  Linear w_uv;    // [heads·128, 512] value half of kv_b
+  Linear gate;    // [heads·128, hidden] when output_gate
+  Linear o;       // [hidden, heads·128]
   std::optional<IndexerWeights> indexer;
 };
 

@@ -27,7 +27,10 @@ class TileWeights : public testing::Test {
   Weights tiled(const ReductionPlan& plan = {}, uint64_t seed = 7, const std::string& at = "") {
     Weights w = weights(seed);
     tile_weights(w, backend, plan,
-                 {.folder = at.empty() ? folder.path() : at, .threads = 2, .smallest_file = 1, .show_progress = false});
+                 {.folder = at.empty() ? folder.path() : at,
+                  .threads = 2,
+                  .smallest_file = 1,
+                  .show_progress = false});
     return w;
   }
   std::string file() { return folder.path() + "/" + tile_file_name(weights(), backend); }
@@ -108,7 +111,8 @@ TEST_F(TileWeights, SmallModelsAndPlainBackendsKeepNoFile) {
   expect_right(w);
   cpu::PlainBackend plain(1);
   Weights p = weights();
-  tile_weights(p, plain, {}, {.folder = folder.path(), .threads = 2, .smallest_file = 1, .show_progress = false});
+  tile_weights(p, plain, {},
+               {.folder = folder.path(), .threads = 2, .smallest_file = 1, .show_progress = false});
   EXPECT_EQ(p.lm_head.tiles.data, nullptr);
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }

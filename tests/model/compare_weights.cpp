@@ -63,7 +63,8 @@ class Comparison {
     linear("q", a.q, b.q);
     linear("kv_a", a.kv_a, b.kv_a);
     array("kv_a_norm", a.kv_a_norm, b.kv_a_norm, m.kv_lora_rank);
-    array("w_uk_t", a.w_uk_t.weight, b.w_uk_t.weight, int64_t{m.num_heads} * m.kv_lora_rank * m.qk_nope_head_dim);
+    array("w_uk_t", a.w_uk_t.weight, b.w_uk_t.weight,
+          int64_t{m.num_heads} * m.kv_lora_rank * m.qk_nope_head_dim);
     array("w_uv", a.w_uv.weight, b.w_uv.weight, int64_t{m.num_heads} * m.kv_lora_rank * m.v_head_dim);
     linear("gate", a.gate, b.gate);
     linear("o", a.o, b.o);

@@ -74,14 +74,14 @@ template <typename T>
 void expect_same(const std::vector<T>& got, const std::vector<T>& want, const char* what) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_TRUE(same(got[i], want[i])) << what << " element " << i << ": " << got[i] << ", plainly " << want[i];
+    ASSERT_TRUE(same(got[i], want[i]))
+        << what << " element " << i << ": " << got[i] << ", plainly " << want[i];
   }
 }
 
 class FastMatrix : public testing::TestWithParam<Case> {
  protected:
-  FastMatrix()
-      : fast(GetParam().threads, *cpu::find_kernels(GetParam().kernels)), plainly(2), random(1) {}
+  FastMatrix() : fast(GetParam().threads, *cpu::find_kernels(GetParam().kernels)), plainly(2), random(1) {}
   // Emulated AVX-512 is slow: a smaller number there.
   int sized(int n, int emulated) const { return GetParam().emulated() ? emulated : n; }
 
@@ -97,7 +97,8 @@ TEST_P(FastMatrix, LmHead) {
   if (!GetParam().emulated()) row_counts.insert(row_counts.end(), {130, 333});
   for (const Values kind : {Values::kOrdinary, Values::kAny}) {
     for (int rows : row_counts) {
-      const int in = 1 + random.below(sized(700, 200)), out = 1 + random.below(sized(200, 60)), held = rows + 3;
+      const int in = 1 + random.below(sized(700, 200)), out = 1 + random.below(sized(200, 60)),
+                held = rows + 3;
       const Tiled w(random, fast, out, in, kind);
       const std::vector<bf16> x = values(random, int64_t{held} * in, kind);
       std::vector<int> wanted;
@@ -211,19 +212,23 @@ TEST_P(FastMatrix, Mla) {
   for (int trial = 0; trial < 8; ++trial) {
     const Values kind = trial % 2 ? Values::kAny : Values::kOrdinary;
     const bool dsa = trial % 4 < 2, gated = trial < 4, low_rank = dsa || trial >= 6;
-    const int heads = sized(1 + random.below(4), 1), hidden = 96 + 16 * random.below(3), q_lora = low_rank ? 80 : 0;
+    const int heads = sized(1 + random.below(4), 1), hidden = 96 + 16 * random.below(3),
+              q_lora = low_rank ? 80 : 0;
     const int rank = sized(512, 64), index_heads = 1 + random.below(4);
     const int lanes = 1 << random.below(3), rows = 1 + random.below(sized(30, 5));
     const MlaConfig config{
         .num_heads = heads, .q_lora_rank = q_lora, .kv_lora_rank = rank, .output_gate = gated};
     const int latent = config.latent_dim(), D = heads * 128;
-    const Tiled q_a(random, fast, std::max(q_lora, 1), hidden, kind), kv_a(random, fast, latent, hidden, kind),
+    const Tiled q_a(random, fast, std::max(q_lora, 1), hidden, kind),
+        kv_a(random, fast, latent, hidden, kind),
         q(random, fast, heads * 192, low_rank ? q_lora : hidden, kind), gate(random, fast, D, hidden, kind),
         uk(random, fast, heads * rank, 128, kind), uv(random, fast, D, rank, kind),
-        o(random, fast, hidden, D, kind, lanes), iq(random, fast, index_heads * 128, std::max(q_lora, 1), kind),
-        ik(random, fast, 128, hidden, kind), ih(random, fast, index_heads, hidden, kind);
-    const std::vector<float> q_norm = random.floats(q_lora, 0.1f, 1.0f), kv_norm = random.floats(rank, 0.1f, 1.0f),
-                             k_norm = random.floats(128), k_bias = random.floats(128);
+        o(random, fast, hidden, D, kind, lanes),
+        iq(random, fast, index_heads * 128, std::max(q_lora, 1), kind), ik(random, fast, 128, hidden, kind),
+        ih(random, fast, index_heads, hidden, kind);
+    const std::vector<float> q_norm = random.floats(q_lora, 0.1f, 1.0f),
+                             kv_norm = random.floats(rank, 0.1f, 1.0f), k_norm = random.floats(128),
+                             k_bias = random.floats(128);
     MlaWeights w{.q_a_norm = q_norm.data(),
                  .q = q.linear,
                  .kv_a = kv_a.linear,
@@ -234,8 +239,11 @@ TEST_P(FastMatrix, Mla) {
     if (low_rank) w.q_a = q_a.linear;
     if (gated) w.gate = gate.linear;
     if (dsa)
-      w.indexer = IndexerWeights{
-          .q = iq.linear, .k = ik.linear, .head_weight = ih.linear, .k_norm = k_norm.data(), .k_norm_bias = k_bias.data()};
+      w.indexer = IndexerWeights{.q = iq.linear,
+                                 .k = ik.linear,
+                                 .head_weight = ih.linear,
+                                 .k_norm = k_norm.data(),
+                                 .k_norm_bias = k_bias.data()};
     const std::vector<bf16> x = values(random, int64_t{rows} * hidden, kind);
     const std::vector<bf16> z = values(random, int64_t{rows} * heads * rank, kind);
     const SequenceRows sequence{.first_row = 0, .rows = rows, .start = 0, .accepted = rows};
@@ -259,7 +267,8 @@ TEST_P(FastMatrix, Mla) {
               .latents = bf16s(latent),
               .keys = bf16s(128),
               .key_scales = std::vector<float>(rows)};
-      std::vector<uint8_t> latent_page(kPageTokens * 2 * latent), key_page(kPageTokens * index_key_bytes(kIndexFormat));
+      std::vector<uint8_t> latent_page(kPageTokens * 2 * latent),
+          key_page(kPageTokens * index_key_bytes(kIndexFormat));
       uint8_t *latents = latent_page.data(), *keys = key_page.data();
       const PageTable pages{.latent = &latents,
                             .index_key = &keys,
@@ -306,8 +315,9 @@ TEST_P(FastMatrix, Mla) {
       for (int r = 0; r < rows; ++r) {
         if (rank == 512)
           decode_latent(LatentFormat::kBf16, latents + r * 2 * latent, 1.0f, &out->latents[r * latent]);
-        out->key_scales[r] = decode_index_key(kIndexFormat, keys + index_value_offset(kIndexFormat, r),
-                                              keys + index_scale_offset(kIndexFormat, r), &out->keys[r * 128]);
+        out->key_scales[r] =
+            decode_index_key(kIndexFormat, keys + index_value_offset(kIndexFormat, r),
+                             keys + index_scale_offset(kIndexFormat, r), &out->keys[r * 128]);
       }
     }
     expect_same(got.q_a, want.q_a, "q_a");
@@ -339,7 +349,8 @@ TEST_P(FastMatrix, GluMlp) {
         const GluWeights w{.gate = gate.linear, .up = up.linear, .down = down.linear};
         const std::vector<bf16> x = values(random, int64_t{rows} * hidden, kind);
         std::vector<float> got(lanes * rows * hidden), want = got;
-        for (auto [backend, out] : {std::pair<Backend*, std::vector<float>*>{&fast, &got}, {&plainly, &want}}) {
+        for (auto [backend, out] :
+             {std::pair<Backend*, std::vector<float>*>{&fast, &got}, {&plainly, &want}}) {
           backend->glu_mlp({.weights = w,
                             .activation = activation,
                             .x = x.data(),
@@ -358,7 +369,8 @@ TEST_P(FastMatrix, MoeRouteAndCombine) {
     const Values kind = trial % 2 ? Values::kAny : Values::kOrdinary;
     const bool latent = trial % 3 != 0;
     const int hidden = 16 * (2 + random.below(6)), in = latent ? 16 * (1 + random.below(5)) : hidden,
-              experts = 5 + random.below(40), lanes = 1 << random.below(4), rows = 1 + random.below(sized(40, 6));
+              experts = 5 + random.below(40), lanes = 1 << random.below(4),
+              rows = 1 + random.below(sized(40, 6));
     const MoeConfig config{.num_experts = experts,
                            .experts_per_token = 4,
                            .latent_size = latent ? in : 0,
@@ -434,7 +446,8 @@ struct Mxfp4Tiled {
 };
 
 template <typename Experts>
-void compare_experts(cpu::FastBackend& fast, cpu::PlainBackend& plainly, Random& random, bool small, Values kind) {
+void compare_experts(cpu::FastBackend& fast, cpu::PlainBackend& plainly, Random& random, bool small,
+                     Values kind) {
   for (int trial = 0; trial < 14; ++trial) {
     const bool by_expert = trial % 3 == 0;
     const int experts = 8, k = 1 + random.below(4), lanes = 1 << random.below(4);
@@ -496,13 +509,15 @@ TEST_P(FastMatrix, Mxfp4Values) {
   for (int rows : {1, 3, 16}) {
     for (int scale = 0; scale < 256; ++scale) {
       constexpr int kOut = 32, kIn = 32;
-      Mxfp4Tiled gate(random, fast, kOut, kIn, Values::kOrdinary), up(random, fast, kOut, kIn, Values::kOrdinary);
+      Mxfp4Tiled gate(random, fast, kOut, kIn, Values::kOrdinary),
+          up(random, fast, kOut, kIn, Values::kOrdinary);
       std::fill(gate.scale.begin(), gate.scale.end(), static_cast<uint8_t>(scale));
       fast.tile(gate.linear, 1, gate.tiles.data());
       Mxfp4Tiled down = Mxfp4Tiled(random, fast, kIn, kOut, Values::kOrdinary);
       MoeWeights w;
       w.experts.push_back({gate.linear, up.linear, down.linear});
-      const MoeConfig config{.num_experts = 1, .experts_per_token = 1, .intermediate_size = kOut, .latent_size = kIn};
+      const MoeConfig config{
+          .num_experts = 1, .experts_per_token = 1, .intermediate_size = kOut, .latent_size = kIn};
       std::vector<bf16> z(rows * kIn);
       for (int r = 0; r < rows; ++r) z[r * kIn + random.below(kIn)] = float_to_bf16(1.0f);
       const std::vector<int32_t> chosen(rows);

@@ -36,9 +36,9 @@ TEST(Simd, ElementaryFunctionsEqualTheScalarOnes) {
   const FlushSubnormals flush;
   for (const auto& [name, probe] : probes()) {
     const std::tuple<const char*, cpu::SimdProbe::Unary, float (*)(float)> functions[] = {
-        {"exp", probe->exp, cpu::exp},    {"log", probe->log, cpu::log},
-        {"silu", probe->silu, cpu::silu}, {"sigmoid", probe->sigmoid, cpu::sigmoid},
-        {"tanh", probe->tanh, cpu::tanh}, {"softplus", probe->softplus, cpu::softplus},
+        {"exp", probe->exp, cpu::exp},       {"log", probe->log, cpu::log},
+        {"silu", probe->silu, cpu::silu},    {"sigmoid", probe->sigmoid, cpu::sigmoid},
+        {"tanh", probe->tanh, cpu::tanh},    {"softplus", probe->softplus, cpu::softplus},
         {"rsqrt", probe->rsqrt, cpu::rsqrt},
     };
     for (const auto& [function, vector, scalar] : functions) {
@@ -72,10 +72,12 @@ TEST(Simd, RoundingTreeAndPairProductsEqualTheScalarOnes) {
       float acc[16], expected[16];
       bf16 a[32], b[32];
       for (int l = 0; l < 32; ++l) {
-        a[l] = static_cast<bf16>(random_bits(i + l, 2) & 0xBFFF);  // |x| < 2: finite sums, subnormals among them
+        a[l] =
+            static_cast<bf16>(random_bits(i + l, 2) & 0xBFFF);  // |x| < 2: finite sums, subnormals among them
         b[l] = static_cast<bf16>(random_bits(i + l, 3) & 0xBFFF);
       }
-      for (int l = 0; l < 16; ++l) acc[l] = expected[l] = std::bit_cast<float>(random_bits(i + l, 4) & 0xBFFFFFFFu);
+      for (int l = 0; l < 16; ++l)
+        acc[l] = expected[l] = std::bit_cast<float>(random_bits(i + l, 4) & 0xBFFFFFFFu);
       ASSERT_EQ(bits_of(probe->tree(acc)), bits_of(cpu::tree16(acc))) << name;
       probe->pair_fma(a, b, acc);
       for (int l = 0; l < 16; ++l) {

@@ -1,5 +1,5 @@
-// Which CPU kernels the property tests run (--cpu-kernels=NAME): "auto" unless told; a broken rule is broken in
-// the plain code alone.
+// Which CPU kernels the property tests run (--cpu-kernels=NAME): "auto" unless told; a broken rule is broken
+// in the plain code alone.
 #pragma once
 
 #include <string>

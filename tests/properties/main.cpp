@@ -30,10 +30,11 @@ int main(int argc, char** argv) {
     }
     const auto rule = arg.starts_with(prefix) ? perigee::parse_rule(arg.substr(prefix.size())) : std::nullopt;
     if (!rule) {
-      std::fprintf(stderr,
-                   "unknown argument '%s'; use "
-                   "--cpu-kernels=NAME or --break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
-                   arg.c_str());
+      std::fprintf(
+          stderr,
+          "unknown argument '%s'; use "
+          "--cpu-kernels=NAME or --break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
+          arg.c_str());
       return 2;
     }
     perigee::g_broken_rule = *rule;

@@ -38,7 +38,7 @@ class PlainBackend : public Backend {
   // The end of kda_chunk: the step's conv inputs go to the rings, and the slots' bases move on.
   static void keep_conv_inputs(const KdaChunkArgs&);
   // The parts of stages that follow a product, for a backend that has a product of its own.
-  void quantise_index(const IndexFrontArgs&, const float* q);    // q [R, index heads, 128] fp32
+  void quantise_index(const IndexFrontArgs&, const float* q);  // q [R, index heads, 128] fp32
   void write_latents(const MlaQueryArgs&);
   void choose_experts(const MoeRouteArgs&, const float* score);  // score [R, experts]
 

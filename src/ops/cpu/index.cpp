@@ -63,8 +63,7 @@ void PlainBackend::quantise_index(const IndexFrontArgs& a, const float* q) {
       const int64_t row = seq.first_row + i, position = seq.start + i;
       for (int h = 0; h < heads; ++h) {
         const int64_t at = row * heads + h;
-        const float scale =
-            quantise(pages.index_format, q + at * kIndexDim, a.index_query + at * kIndexDim);
+        const float scale = quantise(pages.index_format, q + at * kIndexDim, a.index_query + at * kIndexDim);
         a.index_weight[at] = (a.index_weight[at] * scale) * constant;
       }
       float key[kIndexDim];

@@ -27,7 +27,8 @@ const bf16* expert_row(const ExpertLinear& w, int o, std::vector<bf16>& buffer) 
   const uint8_t* scales = packed.scale + int64_t{o} * (packed.in / kMxfp4Block);
   for (int i = 0; i < packed.in; i += kMxfp4Block) {
     const uint8_t scale_code = scales[i / kMxfp4Block];
-    // 2^-127 is subnormal and counts as zero; written out, because a compiler that folds it would not flush it.
+    // 2^-127 is subnormal and counts as zero; written out, because a compiler that folds it would not flush
+    // it.
     const float scale = scale_code == 0 ? 0.0f : e8m0_to_float(scale_code);
     bf16 value[16];  // of each code, in this block
     for (uint32_t code = 0; code < 16; ++code) value[code] = float_to_bf16(e2m1_to_float(code) * scale);

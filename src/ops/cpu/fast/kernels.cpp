@@ -9,9 +9,9 @@ const Kernels* find_kernels(const std::string& name) {
   static const Kernels kAvx2{"avx2", &avx2::matrix_kernels, &avx2::sequence_kernels};
   static const Kernels kAvx512{"avx512", &avx512::matrix_kernels, &avx512::sequence_kernels};
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("avx512bf16");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 #ifdef PERIGEE_TEST_HOOKS
   static const Kernels kEmulated{"avx512-emulated", &avx512_emulated::matrix_kernels,
                                  &avx512_emulated::sequence_kernels};

@@ -90,9 +90,8 @@ PERIGEE_SIMD void store_upper_halves(bf16* p, I32x16 x) {
 }
 
 PERIGEE_SIMD float tree16(F32x16 x) {
-  const __m256 a =
-      _mm256_add_ps(_mm512_castps512_ps256(x.v),
-                    _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x.v), 1)));
+  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x.v),
+                                 _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x.v), 1)));
   const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
@@ -116,26 +115,16 @@ PERIGEE_SIMD void store(float* p, F32x16 x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
 }
-PERIGEE_SIMD F32x16 add(F32x16 a, F32x16 b) {
-  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
-}
-PERIGEE_SIMD F32x16 sub(F32x16 a, F32x16 b) {
-  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
-}
-PERIGEE_SIMD F32x16 mul(F32x16 a, F32x16 b) {
-  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
-}
-PERIGEE_SIMD F32x16 div(F32x16 a, F32x16 b) {
-  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
-}
+PERIGEE_SIMD F32x16 add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+PERIGEE_SIMD F32x16 sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+PERIGEE_SIMD F32x16 mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+PERIGEE_SIMD F32x16 div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
 PERIGEE_SIMD F32x16 sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 PERIGEE_SIMD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
 // std::max(a, b): a where the two compare equal or unordered.
-PERIGEE_SIMD F32x16 max(F32x16 a, F32x16 b) {
-  return {_mm256_max_ps(b.lo, a.lo), _mm256_max_ps(b.hi, a.hi)};
-}
+PERIGEE_SIMD F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(b.lo, a.lo), _mm256_max_ps(b.hi, a.hi)}; }
 
 PERIGEE_SIMD I32x16 bits(F32x16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
 PERIGEE_SIMD F32x16 from_bits(I32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
@@ -194,8 +183,7 @@ PERIGEE_SIMD F32x16 load_bf16(const bf16* p) {
   return from_bits({_mm256_slli_epi32(lo, 16), _mm256_slli_epi32(hi, 16)});
 }
 PERIGEE_SIMD void store_upper_halves(bf16* p, I32x16 x) {
-  const __m256i packed =
-      _mm256_packus_epi32(_mm256_srli_epi32(x.lo, 16), _mm256_srli_epi32(x.hi, 16));
+  const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(x.lo, 16), _mm256_srli_epi32(x.hi, 16));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0b11011000));
 }
 

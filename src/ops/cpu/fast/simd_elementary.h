@@ -87,7 +87,8 @@ PERIGEE_SIMD F32x16 tanh(F32x16 x) {
   const F32x16 small = fma(mul(p, x2), x, x);
   const F32x16 e = exp(mul(splat(-2.0f), a));
   const F32x16 ratio = sub(splat(1.0f), div(mul(splat(2.0f), e), add(splat(1.0f), e)));
-  const F32x16 large = from_bits((bits(ratio) & splat_bits(0x7FFFFFFFu)) | (bits(x) & splat_bits(0x80000000u)));
+  const F32x16 large =
+      from_bits((bits(ratio) & splat_bits(0x7FFFFFFFu)) | (bits(x) & splat_bits(0x80000000u)));
   return select(unordered(x), x, select(less(a, splat(0.5f)), small, large));
 }
 
