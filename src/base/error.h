@@ -17,6 +17,7 @@ enum class ErrorCode {
   kBadConfig,    // a config.json that describes no model we can run
   kBadRequest,   // a prompt or sampling parameter
   kUnsupported,  // well-formed, but not something this build does
+  kBusy,         // nothing wrong with it, but there is no room now; try again later
   kInternal,     // a broken invariant: a bug
 };
 
