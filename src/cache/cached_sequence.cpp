@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace perigee {
 
 namespace {
@@ -10,7 +12,7 @@ constexpr int64_t kMostUndecided = KdaSlot::kRing - kChunk - kConvInputs;
 }  // namespace
 
 CachedSequence::CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope scope,
-                               std::vector<int32_t> tokens)
+                               std::vector<int32_t> tokens, int64_t reusable)
     : pool_(&pool),
       tree_(tree),
       scope_(std::move(scope)),
@@ -18,10 +20,28 @@ CachedSequence::CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope sc
       prompt_(static_cast<int64_t>(tokens_.size())),
       cache_(pool) {
   if (!tree_) return;
-  PrefixHit hit = tree_->match(scope_, tokens_);
+  PrefixHit hit = tree_->match(scope_, std::span(tokens_).first(std::min(prompt_, reusable)));
   planned_ = tree_->plan_checkpoints(hit, prompt_);
   cached_ = hit.tokens();
   if (cached_ > 0) cache_ = SequenceCache(pool, std::move(hit.rows), hit.checkpoint);
+}
+
+CachedSequence::CachedSequence(const CachedSequence& other, SequenceCache cache)
+    : pool_(other.pool_),
+      tree_(other.tree_),
+      scope_(other.scope_),
+      tokens_(other.tokens_),
+      prompt_(other.prompt_),
+      cached_(other.cached_),
+      cache_(std::move(cache)) {}
+
+CachedSequence CachedSequence::fork() const {
+  check(!prefilling(), "CachedSequence::fork: the prompt is computed");
+  return CachedSequence(*this, cache_.fork());
+}
+
+int64_t CachedSequence::rows_to_finish_prompt() const {
+  return cache_.rows_needed(prompt_ + 1, prompt_ + 1) + pool_->plan().state_rows();
 }
 
 CachedSequence::PromptStep CachedSequence::next_prompt_step(int64_t budget) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,10 +15,14 @@ namespace perigee {
 class CachedSequence {
  public:
   // `tokens` are to be computed before anything is sampled: a prompt, or all there was before a preemption.
-  // Without a tree nothing is reused or left. Needs a free slot.
-  CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope scope, std::vector<int32_t> tokens);
+  // Without a tree nothing is reused or left; of the tree at most `reusable` tokens are. Needs a free slot.
+  CachedSequence(CachePool& pool, PrefixTree* tree, PrefixScope scope, std::vector<int32_t> tokens,
+                 int64_t reusable = std::numeric_limits<int64_t>::max());
+  // A second sequence with the same tokens, past the prompt; see SequenceCache::fork.
+  CachedSequence fork() const;
 
   SequenceCache& cache() { return cache_; }
+  const SequenceCache& cache() const { return cache_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t prompt_tokens() const { return prompt_; }
   int64_t cached_tokens() const { return cached_; }  // of the prompt, found in the tree
@@ -28,6 +33,9 @@ class CachedSequence {
   static int64_t most_rows(const CachePlan& plan, int64_t length) {
     return plan.blocks(length) + 1 + 2 * plan.state_rows();
   }
+
+  // Rows that the rest of the prompt takes, one token more, and a state to leave in the tree.
+  int64_t rows_to_finish_prompt() const;
 
   // The next prompt tokens to compute, at most `budget`: of the `count` from cache().length() on, the last
   // `undecided` go to Batch::add as drafts, so that the state stays where a checkpoint is due.
@@ -46,6 +54,7 @@ class CachedSequence {
   void leave();
 
  private:
+  CachedSequence(const CachedSequence& other, SequenceCache cache);
   void keep(CheckpointReason reason, bool finished);
 
   CachePool* pool_;

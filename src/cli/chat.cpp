@@ -10,6 +10,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "cli/answer_clock.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
@@ -105,15 +106,16 @@ struct Conversation {
     ChatOptions options;
     options.thinking = flags.thinking == "on";
     if (!tools.empty()) options.tools = &tools;
-    const GenerateRequest request{
+    const Request request{
         .prompt = chat.prompt(messages, options),
         .sampling = flags.sampling.params(flags.model.model),
+        .logits = flags.sampling.logits,
         .max_tokens = flags.sampling.max_tokens,
-        .stop_ids = flags.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config()),
-        .logits = flags.sampling.logits};
+        .stop_ids = flags.sampling.ignore_eos ? std::vector<int32_t>() : chat.stop_ids(runner.config())};
     AnswerStream stream(chat.format().parser(options.thinking), flags.sampling.stop,
                         flags.sampling.logits.min_tokens);
     Printer printer;
+    AnswerClock clock;
     GenerateOptions run;
     run.prefixes = &prefixes;
     g_interrupted = false;
@@ -124,21 +126,22 @@ struct Conversation {
     };
     run.on_token = [&](size_t, const GeneratedToken& token) {
       progress.end();
+      clock.token();
       printer.show(stream.push(token.id));
       return !stream.stopped() && !g_interrupted.load();
     };
     Generation g = generate(runner, {request}, run)[0];
     printer.show(stream.flush());
-    if (stream.stopped()) g.finish_reason = "stop";
+    if (g.finish == FinishReason::kError) fail(ErrorCode::kInternal, "{}", g.error);
+    if (stream.stopped()) g.finish = FinishReason::kStop;
     const ParsedMessage message = stream.message();
     printer.end();
     for (const auto& call : message.tool_calls) fmt::print("call {}({})\n", call.name, call.arguments);
-    const double rate = g.decode_seconds > 0 ? (g.tokens.size() - 1) / g.decode_seconds : 0;
     fmt::print(stderr, "{}[{} + {} tokens, {:.0f} tokens/s{}]{}\n", isatty(STDERR_FILENO) ? "\033[2m" : "",
-               request.prompt.size(), g.tokens.size(), rate,
-               g.finish_reason == "stop"     ? ""
-               : g.finish_reason == "length" ? ", cut at --max-tokens"
-                                             : ", stopped",
+               request.prompt.size(), g.tokens.size(), clock.decode_tokens_per_s(),
+               g.finish == FinishReason::kStop     ? ""
+               : g.finish == FinishReason::kLength ? ", cut at --max-tokens"
+                                                   : ", stopped",
                isatty(STDERR_FILENO) ? "\033[0m" : "");
     boost::json::object turn{
         {"role", "assistant"}, {"content", message.content}, {"reasoning_content", message.reasoning}};

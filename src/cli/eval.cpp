@@ -62,9 +62,9 @@ class SuiteRun {
         chat_(chat),
         prefixes_(runner.pool(), {.debug = flags.model.debug_cache}),
         progress_(suite.name, static_cast<int64_t>(suite.items.size()), 1, "questions") {
-    options_.concurrency = flags.concurrency;
+    options_.scheduler.max_num_seqs = flags.concurrency;
     options_.prefixes = &prefixes_;
-    if (flags.poison == "state") options_.max_batched_tokens = kPoisonEvery;
+    if (flags.poison == "state") options_.scheduler.max_num_batched_tokens = kPoisonEvery;
     // The control judges every answer by the next question's: it must fail, or the suite tests nothing.
     for (size_t i = 0; i < suite.items.size(); ++i) {
       const EvalItem& judge = suite.items[flags.control == "swap" ? (i + 1) % suite.items.size() : i];
@@ -92,7 +92,7 @@ class SuiteRun {
  private:
   // Asks everybody's next turn and judges the answers.
   void step(const std::vector<Conversation*>& going, size_t turn) {
-    std::vector<GenerateRequest> requests;
+    std::vector<Request> requests;
     for (Conversation* c : going) {
       for (const boost::json::value& m : c->item->turns[turn].messages) c->messages.push_back(m);
       ChatOptions options;
@@ -119,7 +119,8 @@ class SuiteRun {
     for (const Conversation* c : going) shared = std::min(shared, common_prefix(first, c->prompt));
     if (shared < 1) return;
     const std::vector<int32_t> document(first.begin(), first.begin() + shared);
-    generate(runner_, {{.prompt = document, .sampling = {.temperature = 0.0f}, .max_tokens = 1}}, options_);
+    generate(runner_, {Request{.prompt = document, .sampling = {.temperature = 0.0f}, .max_tokens = 1}},
+             options_);
   }
 
   void judge(Conversation& c, size_t turn, const Generation& answer) {

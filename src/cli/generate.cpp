@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/answer_clock.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
@@ -95,19 +96,20 @@ int run_generate(const Flags& f) {
     tools = read_tools(f.tools);
     options.tools = &tools;
   }
-  GenerateRequest request{
+  Request request{
       .prompt =
           chat ? chat->prompt(messages, options) : bytes_as_tokens(f.prompt, runner.config().vocab_size),
       .sampling = f.sampling.params(f.model.model),
+      .logits = f.sampling.logits,
       .max_tokens = f.sampling.max_tokens,
       .stop_ids = f.sampling.ignore_eos || !chat ? std::vector<int32_t>() : chat->stop_ids(runner.config()),
-      .top_logprobs = std::max(0, f.logprobs),
-      .logits = f.sampling.logits};
+      .top_logprobs = std::max(0, f.logprobs)};
   std::optional<AnswerStream> answer;
   if (chat)
     answer.emplace(chat->format().parser(options.thinking), f.sampling.stop, f.sampling.logits.min_tokens);
   PrefillProgress progress(request.prompt.size());
   PrefixTree prefixes(runner.pool(), {.debug = f.model.debug_cache});
+  AnswerClock clock;
   GenerateOptions run;
   run.prefixes = &prefixes;
   run.on_prefill = [&](size_t, int64_t done, int64_t) {
@@ -116,12 +118,14 @@ int run_generate(const Flags& f) {
   };
   run.on_token = [&](size_t, const GeneratedToken& token) {
     progress.end();
+    clock.token();
     if (answer) answer->push(token.id);
     return !answer || !answer->stopped();
   };
   Generation g = generate(runner, {request}, run)[0];
   if (answer) answer->flush();
-  if (answer && answer->stopped()) g.finish_reason = "stop";
+  if (g.finish == FinishReason::kError) fail(ErrorCode::kInternal, "{}", g.error);
+  if (answer && answer->stopped()) g.finish = FinishReason::kStop;
   const ParsedMessage message = answer ? answer->message() : ParsedMessage{};
   if (!f.json) {
     print_text(message);
@@ -131,13 +135,13 @@ int run_generate(const Flags& f) {
         fmt::print("{:>6}  {:<16} {}\n", t.id, token_text(chat, t.id), t.logprob);
       }
     }
-    if (g.finish_reason == "length")
+    if (g.finish == FinishReason::kLength)
       fmt::print(stderr, "(stopped at --max-tokens {})\n", f.sampling.max_tokens);
     return 0;
   }
   boost::json::array ids;
   for (const GeneratedToken& t : g.tokens) ids.push_back(t.id);
-  const bool calls = !message.tool_calls.empty() && g.finish_reason == "stop";
+  const bool calls = !message.tool_calls.empty() && g.finish == FinishReason::kStop;
   boost::json::object out{
       {"text", message.content},
       {"reasoning", message.reasoning},
@@ -145,12 +149,12 @@ int run_generate(const Flags& f) {
       {"token_ids", std::move(ids)},
       {"logprobs",
        f.logprobs >= 0 ? boost::json::value(logprobs_json(g, chat)) : boost::json::value(nullptr)},
-      {"finish_reason", calls ? std::string("tool_calls") : g.finish_reason},
+      {"finish_reason", calls ? "tool_calls" : to_string(g.finish)},
       {"usage",
        {{"prompt_tokens", request.prompt.size()},
         {"cached_tokens", g.cached_tokens},
         {"completion_tokens", g.tokens.size()}}},
-      {"timings", {{"prefill_seconds", g.prefill_seconds}, {"decode_seconds", g.decode_seconds}}},
+      {"timings", {{"prefill_seconds", clock.prefill_seconds()}, {"decode_seconds", clock.decode_seconds()}}},
       {"numerics", runner.numerics().digest}};
   fmt::print("{}\n", json_text(out));
   return 0;

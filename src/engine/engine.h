@@ -77,20 +77,18 @@ class Engine {
   const Runner& runner() const { return runner_; }
 
  private:
-  struct Answer;
   using Sampled = std::vector<Runner::Sampled>;
 
-  void start(const ScheduledRows& rows);
   Sampled sample(const StepPlan& plan);
+  void finish_rows(const ScheduledRows& rows, const Sampled& sampled);
   void report_prompt(const ScheduledRows& rows, const Sampled& sampled);
-  void fork(const ScheduledRows& rows);
-  void append(const ScheduledRows& rows, Sequence& sequence, int first_logit, const Sampled& sampled);
-  FinishReason finish_reason(const Sequence& sequence, int32_t token) const;
-  GeneratedToken describe(const Sequence& sequence, int logit, const Runner::Sampled& sampled,
-                          const LogitsProcessor& processor) const;
-  Event& event_of(const Sequence& sequence);
+  std::vector<Sequence*> fork(const ScheduledRows& rows);
+  void append(Sequence& sequence, std::span<const int32_t> drafts, int first_logit, const Sampled& sampled);
+  GeneratedToken describe(const Sequence& sequence, const LogitsProcessor& processor, int logit,
+                          int32_t token, const Runner::Sampled& sampled, int alternatives) const;
+  FinishReason reason_to_finish(const Sequence& sequence) const;
   void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
-  void fail_step(const StepPlan& plan, const std::string& error);
+  void fail_all(const std::string& error);
   void check_cache() const;
 
   Runner& runner_;
@@ -99,6 +97,7 @@ class Engine {
   Scheduler scheduler_;
   RequestId next_id_ = 1;
   std::vector<Event> events_;
+  std::span<const float> logits_;  // of the step being finished, [rows, vocab]
   Stats stats_;
 };
 

@@ -1,224 +1,47 @@
 #include "engine/generate.h"
 
-#include <algorithm>
-#include <chrono>
-#include <list>
-#include <numeric>
-
-#include "cache/cached_sequence.h"
+#include "base/error.h"
 
 namespace perigee {
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct Running {
-  size_t index;
-  const GenerateRequest* request;
-  CachedSequence sequence;
-  LogitsProcessor processor;
-  int64_t rows;  // that it may come to hold
-  Generation result;
-  Clock::time_point start = Clock::now(), first_token;
-
-  int64_t prompt_length() const { return static_cast<int64_t>(request->prompt.size()); }
-  bool prefilling() const { return sequence.prefilling(); }
-};
-
-// Rows that a request may come to hold. Requests run only while all of theirs add up to less than the pool,
-// so none ever waits for another in the middle.
-int64_t most_rows(Runner& runner, const GenerateRequest& r) {
-  int64_t length = static_cast<int64_t>(r.prompt.size()) + r.max_tokens;
-  if (const int64_t limit = runner.config().max_position_embeddings; limit > 0)
-    length = std::min(length, limit);
-  return CachedSequence::most_rows(runner.pool().plan(), length);
-}
-
-void check_request(Runner& runner, const GenerateRequest& r) {
-  const int64_t limit = runner.config().max_position_embeddings, vocab = runner.config().vocab_size;
-  if (r.prompt.empty()) fail(ErrorCode::kBadRequest, "the prompt has no tokens; give at least one");
-  if (r.max_tokens < 1) fail(ErrorCode::kBadRequest, "max_tokens {} must be at least 1", r.max_tokens);
-  const int64_t need = static_cast<int64_t>(r.prompt.size()) + 1;
-  if (limit > 0 && need > limit) {
-    fail(ErrorCode::kBadRequest, "the prompt has {} tokens, but the model's context holds {}; shorten it",
-         r.prompt.size(), limit);
-  }
-  check_logits_params(r.logits, static_cast<int>(vocab));
-  for (int32_t id : r.prompt) {
-    if (id < 0 || id >= vocab)
-      fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
-  }
-  if (const int64_t rows = most_rows(runner, r), all = runner.pool().rows(); rows > all) {
-    fail(ErrorCode::kBadRequest,
-         "a prompt of {} tokens and {} more may need {} cache rows, but there are {}; shorten it or give the "
-         "cache "
-         "more memory",
-         r.prompt.size(), r.max_tokens, rows, all);
-  }
-}
-
-std::vector<std::pair<int32_t, float>> top_logprobs(const float* logits, int vocab, float log_norm, int n) {
-  std::vector<int32_t> order(vocab);
-  std::iota(order.begin(), order.end(), 0);
-  n = std::min(n, vocab);
-  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](int32_t a, int32_t b) {
-    const float x = logits[a], y = logits[b];
-    if (x != x || y != y) return x == x || (y != y && a < b);  // NaN last
-    return x != y ? x > y : a < b;
-  });
-  std::vector<std::pair<int32_t, float>> top;
-  for (int i = 0; i < n; ++i) top.emplace_back(order[i], logits[order[i]] - log_norm);
-  return top;
-}
-
-// Decode rows of every running request, then prompt tokens of those still prefilling, within the budget.
-Batch next_batch(std::list<Running>& running, const GenerateOptions& options,
-                 std::vector<Running*>& sampled) {
-  Batch batch;
-  const auto add = [&](Running& r, std::span<const int32_t> tokens, int drafts, int logits) {
-    check(r.sequence.make_room(static_cast<int64_t>(tokens.size()), drafts),
-          "rows that were counted at admission are there");
-    batch.add(r.sequence.cache(), tokens, drafts, logits);
-  };
-  for (Running& r : running) {
-    if (r.prefilling()) continue;
-    const int32_t last = r.result.tokens.back().id;
-    add(r, std::span(&last, 1), 0, 1);
-    sampled.push_back(&r);
-  }
-  int64_t budget = options.max_batched_tokens;
-  for (Running& r : running) {
-    if (!r.prefilling() || budget == 0) continue;
-    const int64_t done = r.sequence.cache().length();
-    const CachedSequence::PromptStep step = r.sequence.next_prompt_step(budget);
-    budget -= step.count;
-    const bool last = done + step.count == r.prompt_length();
-    add(r, std::span(r.request->prompt).subspan(done, step.count), static_cast<int>(step.undecided),
-        last ? 1 : 0);
-    if (last) sampled.push_back(&r);
-  }
-  return batch;
-}
-
-// Asks whether to go on reading the prompt; true when the request is finished, as cancelled.
-bool cancelled(Running& r, const GenerateOptions& options) {
-  if (!r.prefilling() || !options.on_prefill ||
-      options.on_prefill(r.index, r.sequence.cache().length(), r.prompt_length()))
-    return false;
-  r.result.finish_reason = "cancelled";
-  r.result.prefill_seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
-  return true;
-}
-
-// Appends a sampled token; true when the request is finished.
-bool append(const Runner& runner, Running& r, GeneratedToken token, const GenerateOptions& options) {
-  const GenerateRequest& request = *r.request;
-  if (r.result.tokens.empty()) r.first_token = Clock::now();
-  r.sequence.append(token.id);
-  r.result.tokens.push_back(std::move(token));
-  r.processor.accept(r.result.tokens.back().id);
-  const GeneratedToken& t = r.result.tokens.back();
-  const bool go_on = !options.on_token || options.on_token(r.index, t);
-  const int64_t length = r.prompt_length() + static_cast<int64_t>(r.result.tokens.size());
-  const int64_t limit = runner.config().max_position_embeddings;
-  if (std::find(request.stop_ids.begin(), request.stop_ids.end(), t.id) != request.stop_ids.end()) {
-    r.result.finish_reason = "stop";
-  } else if (!go_on) {
-    r.result.finish_reason = "cancelled";
-  } else if (static_cast<int>(r.result.tokens.size()) >= request.max_tokens ||
-             (limit > 0 && length >= limit)) {
-    r.result.finish_reason = "length";
-  } else {
-    return false;
-  }
-  r.result.prefill_seconds = std::chrono::duration<double>(r.first_token - r.start).count();
-  r.result.decode_seconds = std::chrono::duration<double>(Clock::now() - r.first_token).count();
-  return true;
-}
-
-// Every row is held by whom it should be: the running requests and the tree.
-void check_cache(const CachePool& pool, const PrefixTree& tree, std::list<Running>& running) {
-  std::vector<int64_t> references(pool.rows(), 0);
-  tree.check_integrity(references);
-  for (Running& r : running) r.sequence.cache().count_references(references);
-  pool.check_integrity(references);
-}
-
-}  // namespace
-
-std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
+std::vector<Generation> generate(Runner& runner, const std::vector<Request>& requests,
                                  const GenerateOptions& options) {
-  if (options.concurrency < 1)
-    fail(ErrorCode::kBadRequest, "concurrency {} must be at least 1", options.concurrency);
-  if (options.max_batched_tokens < 1)
-    fail(ErrorCode::kBadRequest, "max_batched_tokens {} must be at least 1", options.max_batched_tokens);
-  for (const GenerateRequest& r : requests) check_request(runner, r);
-  std::vector<Generation> results(requests.size());
-  std::list<Running> running;
-  size_t next = 0;
-  CachePool& pool = runner.pool();
-  int64_t rows_left = pool.rows();  // not promised to a running request
-  const auto finish = [&](Running& r) {
-    r.sequence.leave();
-    rows_left += r.rows;
-    if (options.on_finished) options.on_finished(r.index, r.result);
-    results[r.index] = r.result;
-  };
-  while (next < requests.size() || !running.empty()) {
-    while (next < requests.size() && static_cast<int>(running.size()) < options.concurrency &&
-           pool.free_slots() > 0 && most_rows(runner, requests[next]) <= rows_left) {
-      if (options.prefixes && options.prefixes->fetch({}, requests[next].prompt)) options.prefixes->wait();
-      running.push_back({.index = next,
-                         .request = &requests[next],
-                         .sequence = CachedSequence(pool, options.prefixes, {}, requests[next].prompt),
-                         .processor = LogitsProcessor(requests[next].logits, requests[next].stop_ids,
-                                                      requests[next].prompt),
-                         .rows = most_rows(runner, requests[next]),
-                         .result = {},
-                         .first_token = {}});
-      running.back().result.cached_tokens = running.back().sequence.cached_tokens();
-      rows_left -= running.back().rows;
-      ++next;
-    }
-    running.remove_if([&](Running& r) {
-      const bool drop = cancelled(r, options);
-      if (drop) finish(r);
-      return drop;
-    });
-    if (running.empty()) continue;
-    std::vector<Running*> sampled;
-    const Batch batch = next_batch(running, options, sampled);
-    const std::span<const float> logits = runner.step(batch);
-    if (options.prefixes) options.prefixes->poll();
-    for (Running& r : running) r.sequence.stepped();
-    if (sampled.empty()) continue;
-
-    std::vector<SampleParams> params;
-    std::vector<int64_t> positions;
-    std::vector<const LogitsProcessor*> processors;
-    for (Running* r : sampled) {
-      processors.push_back(&r->processor);
-      params.push_back(r->request->sampling);
-      positions.push_back(r->sequence.cache().length());
-    }
-    const std::vector<Runner::Sampled> tokens = runner.sample(params, positions, processors);
-    const int vocab = runner.config().vocab_size;
-    std::vector<Running*> finished;
-    for (size_t i = 0; i < sampled.size(); ++i) {
-      GeneratedToken token{.id = tokens[i].token, .logprob = tokens[i].logprob, .top = {}};
-      if (const int n = sampled[i]->request->top_logprobs) {
-        token.top = top_logprobs(logits.data() + i * vocab, vocab, tokens[i].log_norm, n);
-      }
-      if (append(runner, *sampled[i], std::move(token), options)) finished.push_back(sampled[i]);
-    }
-    for (Running* r : finished) {
-      finish(*r);
-      running.remove_if([r](const Running& x) { return &x == r; });
-    }
-    if (options.prefixes && (running.empty() || options.prefixes->options().debug))
-      check_cache(pool, *options.prefixes, running);
+  Engine engine(runner, options.prefixes, {.scheduler = options.scheduler});
+  for (const Request& r : requests) {
+    check(r.n == 1, "generate: one answer a request");
+    engine.validate(r);
   }
+  std::map<RequestId, size_t> index;  // of those that run
+  for (const Request& r : requests) {
+    const size_t i = index.size();
+    index[engine.submit(r)] = i;
+  }
+  std::vector<Generation> results(requests.size());
+  const auto take_events = [&] {
+    for (Event& event : engine.take_events()) {
+      const size_t i = index.at(event.request);
+      Generation& g = results[i];
+      if (g.finish != FinishReason::kNone) continue;
+      g.cached_tokens = event.cached_tokens;
+      g.prompt_tokens.insert(g.prompt_tokens.end(), event.prompt_tokens.begin(), event.prompt_tokens.end());
+      for (GeneratedToken& token : event.tokens) {
+        g.tokens.push_back(std::move(token));
+        if (options.on_token && !options.on_token(i, g.tokens.back())) engine.cancel(event.request);
+      }
+      if (event.finish == FinishReason::kNone) continue;
+      g.finish = event.finish;
+      g.error = event.error;
+      if (options.on_finished) options.on_finished(i, g);
+    }
+  };
+  do {
+    take_events();
+    if (!options.on_prefill) continue;
+    for (const auto& [id, i] : index) {
+      const std::optional<Engine::Progress> p = engine.progress(id);
+      if (p && p->computed < p->prompt && !options.on_prefill(i, p->computed, p->prompt)) engine.cancel(id);
+    }
+  } while (engine.step());
   return results;
 }
 

@@ -1,54 +1,38 @@
-// Generation: prompts in, tokens out, several requests side by side. What one request gives does not depend
-// on the others (numerics.md, row rule), so batching is free of surprises.
+// Generation: prompts in, whole answers out, over an engine of its own. For callers who have all their
+// requests at hand; a server talks to Engine.
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "cache/prefix_tree.h"
-#include "engine/runner.h"
+#include "engine/engine.h"
 
 namespace perigee {
 
-struct GenerateRequest {
-  std::vector<int32_t> prompt;
-  SampleParams sampling;
-  int max_tokens = 1024;
-  std::vector<int32_t> stop_ids;  // ends the answer; the stop id itself is part of the tokens
-  int top_logprobs = 0;           // alternatives to report per token
-  LogitsParams logits = {};       // penalties, bias and bans before the draw
-};
-
-struct GeneratedToken {
-  int32_t id = 0;
-  float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top;  // most likely first; ties by lowest id
-};
-
 struct Generation {
   std::vector<GeneratedToken> tokens;
-  std::string finish_reason;  // "stop", "length" or "cancelled"
+  std::vector<GeneratedToken> prompt_tokens;  // as in Event
+  FinishReason finish = FinishReason::kNone;
+  std::string error;
   int64_t cached_tokens = 0;  // of the prompt, found in the prefix tree
-  double prefill_seconds = 0, decode_seconds = 0;
 };
 
 struct GenerateOptions {
-  int concurrency = 8;           // requests running at once
-  int max_batched_tokens = 512;  // prompt tokens computed in one step
+  SchedulerOptions scheduler = {.max_num_seqs = 8};
   // Prefixes known from requests before, of this runner's pool; requests start from them and leave theirs.
   // Without it every request computes its whole prompt.
   PrefixTree* prefixes = nullptr;
   // Called before every step while a request's prompt is being read, with the prompt tokens computed so far;
   // returning false cancels that request.
-  std::function<bool(size_t request, int64_t done, int64_t total)> on_prefill;
+  std::function<bool(size_t request, int64_t done, int64_t total)> on_prefill = {};
   // Called for every token as it is sampled; returning false cancels that request.
-  std::function<bool(size_t request, const GeneratedToken&)> on_token;
-  std::function<void(size_t request, const Generation&)> on_finished;
+  std::function<bool(size_t request, const GeneratedToken&)> on_token = {};
+  std::function<void(size_t request, const Generation&)> on_finished = {};
 };
 
-// Runs all requests; the result has their order. Throws Error{kBadRequest} for an empty or too long prompt.
-std::vector<Generation> generate(Runner& runner, const std::vector<GenerateRequest>& requests,
+// Runs all requests, of one answer each; the result has their order. Throws Error{kBadRequest} for a request
+// that can never run, before any of them does.
+std::vector<Generation> generate(Runner& runner, const std::vector<Request>& requests,
                                  const GenerateOptions& options = {});
 
 }  // namespace perigee

@@ -35,8 +35,10 @@ class Runner {
   const ModelConfig& config() const { return config_; }
   const NumericsIdentity& numerics() const { return numerics_; }
   CachePool& pool() { return *pool_; }
+  const CachePool& pool() const { return *pool_; }
   const CacheShape& cache_shape() const { return pool_->shape(); }
   int threads() const { return threads_; }
+  int lanes() const { return plan_.lanes; }
   std::string kernels() const { return backend_->kernels(); }
 
   // Faults for the steps that follow, for `perigee eval`'s controls.

@@ -79,16 +79,18 @@ class Scheduler {
  private:
   using Queue = std::list<std::unique_ptr<Sequence>>;  // by (priority, request, branch)
 
+  struct Wish;
+
   void admit();
   bool try_admit(Sequence& sequence);
   bool fetching(Sequence& sequence);
   bool fits(const CachedSequence& cached) const;
   void preempt_last();
-  bool make_room(StepPlan& plan, Sequence& sequence, int64_t count, int64_t undecided);
-  void schedule_decode(StepPlan& plan, int64_t& budget);
-  void schedule_prompts(StepPlan& plan, int64_t& budget);
-  void schedule_prompt(StepPlan& plan, Sequence& sequence, int64_t& budget, int64_t quota);
-  void plan_forks(StepPlan& plan);
+  std::vector<int32_t> drafts_for(const Sequence& sequence, int64_t most) const;
+  std::vector<Wish> wishes() const;
+  bool make_room(const Wish& wish);
+  void schedule(StepPlan& plan, Wish wish);
+  void plan_forks(StepPlan& plan) const;
 
   CachePool& pool_;
   PrefixTree* prefixes_;

@@ -14,7 +14,7 @@ namespace perigee {
 struct Sequence {
   RequestId request = 0;
   int branch = 0;
-  int branches = 1;  // that start from its prompt: itself, and those forked when the prompt is computed
+  std::vector<int> siblings = {};  // branches that start where its prompt ends
   std::shared_ptr<const Request> asked;
   std::vector<int32_t> tokens;  // prompt and answer
   LogitsProcessor processor;

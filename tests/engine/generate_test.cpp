@@ -15,7 +15,7 @@ namespace {
 
 using test::random_tokens;
 
-GenerateRequest request(int prompt, uint64_t seed, const SampleParams& sampling, int max_tokens = 12) {
+Request request(int prompt, uint64_t seed, const SampleParams& sampling, int max_tokens = 12) {
   return {.prompt = random_tokens(prompt, seed, 512),
           .sampling = sampling,
           .max_tokens = max_tokens,
@@ -23,7 +23,7 @@ GenerateRequest request(int prompt, uint64_t seed, const SampleParams& sampling,
 }
 
 void expect_same(const Generation& a, const Generation& b) {
-  EXPECT_EQ(a.finish_reason, b.finish_reason);
+  EXPECT_EQ(a.finish, b.finish);
   ASSERT_EQ(a.tokens.size(), b.tokens.size());
   for (size_t i = 0; i < a.tokens.size(); ++i) {
     EXPECT_EQ(a.tokens[i].id, b.tokens[i].id) << "token " << i;
@@ -32,20 +32,20 @@ void expect_same(const Generation& a, const Generation& b) {
 }
 
 // The message of the error that running the request gives.
-std::string error_of(Runner& runner, const GenerateRequest& r, const GenerateOptions& options = {}) {
+std::string error_of(Runner& runner, const Request& r, const GenerateOptions& options = {}) {
   try {
     generate(runner, {r}, options);
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kBadRequest);
+    EXPECT_TRUE(e.code() == ErrorCode::kBadRequest || e.code() == ErrorCode::kUsage);
     return e.what();
   }
   return "no error";
 }
 
-GenerateOptions limits(int concurrency, int max_batched_tokens) {
+GenerateOptions limits(int max_num_seqs, int max_num_batched_tokens) {
   GenerateOptions options;
-  options.concurrency = concurrency;
-  options.max_batched_tokens = max_batched_tokens;
+  options.scheduler.max_num_seqs = max_num_seqs;
+  options.scheduler.max_num_batched_tokens = max_num_batched_tokens;
   return options;
 }
 
@@ -55,13 +55,13 @@ class Generate : public testing::Test {
 };
 
 TEST_F(Generate, BatchIsAlone) {
-  std::vector<GenerateRequest> requests;
+  std::vector<Request> requests;
   for (int i = 0; i < 5; ++i) {
     requests.push_back(request(
         3 + 29 * i, i, {.temperature = i == 0 ? 0.0f : 1.0f, .top_p = 0.95f, .seed = 7u + i}, 5 + 3 * i));
   }
   std::vector<Generation> alone;
-  for (const GenerateRequest& r : requests) alone.push_back(generate(runner_, {r})[0]);
+  for (const Request& r : requests) alone.push_back(generate(runner_, {r})[0]);
   for (const GenerateOptions& options : {GenerateOptions{}, limits(2, 17), limits(5, 40)}) {
     const std::vector<Generation> together = generate(runner_, requests, options);
     for (size_t i = 0; i < requests.size(); ++i) expect_same(together[i], alone[i]);
@@ -69,9 +69,9 @@ TEST_F(Generate, BatchIsAlone) {
 }
 
 TEST_F(Generate, StopsAtAStopIdAndKeepsIt) {
-  GenerateRequest r = request(20, 1, {.temperature = 0}, 10);
+  Request r = request(20, 1, {.temperature = 0}, 10);
   const Generation free = generate(runner_, {r})[0];
-  EXPECT_EQ(free.finish_reason, "length");
+  EXPECT_EQ(free.finish, FinishReason::kLength);
   ASSERT_EQ(free.tokens.size(), 10u);
   // Stop at the token that first appears as late as possible.
   std::set<int32_t> seen;
@@ -81,7 +81,7 @@ TEST_F(Generate, StopsAtAStopIdAndKeepsIt) {
   }
   r.stop_ids = {-1, free.tokens[stop].id};
   const Generation stopped = generate(runner_, {r})[0];
-  EXPECT_EQ(stopped.finish_reason, "stop");
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
   ASSERT_EQ(stopped.tokens.size(), stop + 1);
   EXPECT_EQ(stopped.tokens.back().id, free.tokens[stop].id);
 }
@@ -90,13 +90,13 @@ TEST_F(Generate, MaxTokens) {
   for (int n : {1, 2, 7}) {
     const Generation g = generate(runner_, {request(9, 2, {.seed = 3}, n)})[0];
     EXPECT_EQ(static_cast<int>(g.tokens.size()), n);
-    EXPECT_EQ(g.finish_reason, "length");
+    EXPECT_EQ(g.finish, FinishReason::kLength);
   }
 }
 
 TEST_F(Generate, CancellingOneLeavesTheOthersAlone) {
-  const std::vector<GenerateRequest> requests = {request(10, 3, {.seed = 1}), request(11, 4, {.seed = 2}),
-                                                 request(12, 5, {.seed = 3})};
+  const std::vector<Request> requests = {request(10, 3, {.seed = 1}), request(11, 4, {.seed = 2}),
+                                         request(12, 5, {.seed = 3})};
   const std::vector<Generation> free = generate(runner_, requests);
   int seen = 0;
   std::vector<size_t> finished;
@@ -104,7 +104,7 @@ TEST_F(Generate, CancellingOneLeavesTheOthersAlone) {
   options.on_token = [&](size_t i, const GeneratedToken&) { return i != 1 || ++seen < 3; };
   options.on_finished = [&](size_t i, const Generation&) { finished.push_back(i); };
   const std::vector<Generation> got = generate(runner_, requests, options);
-  EXPECT_EQ(got[1].finish_reason, "cancelled");
+  EXPECT_EQ(got[1].finish, FinishReason::kCancelled);
   EXPECT_EQ(got[1].tokens.size(), 3u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(got[1].tokens[i].id, free[1].tokens[i].id);
   expect_same(got[0], free[0]);
@@ -126,8 +126,7 @@ TEST_F(Generate, PrefillIsReportedBeforeEveryStep) {
 }
 
 TEST_F(Generate, CancellingAPrefillStopsItAndNoOther) {
-  const std::vector<GenerateRequest> requests = {request(20, 6, {}, 4), request(50, 7, {}, 4),
-                                                 request(10, 8, {}, 4)};
+  const std::vector<Request> requests = {request(20, 6, {}, 4), request(50, 7, {}, 4), request(10, 8, {}, 4)};
   const std::vector<Generation> free = generate(runner_, requests, limits(3, 16));
   std::vector<int64_t> reported;
   std::vector<size_t> finished;
@@ -138,8 +137,8 @@ TEST_F(Generate, CancellingAPrefillStopsItAndNoOther) {
   };
   options.on_finished = [&](size_t i, const Generation&) { finished.push_back(i); };
   const std::vector<Generation> got = generate(runner_, requests, options);
-  EXPECT_EQ(reported, (std::vector<int64_t>{0, 0, 12, 28}));  // 20 of the first 32 tokens are the other's
-  EXPECT_EQ(got[1].finish_reason, "cancelled");
+  EXPECT_EQ(reported, (std::vector<int64_t>{0, 0, 2, 16, 30}));  // the shorter ones go first
+  EXPECT_EQ(got[1].finish, FinishReason::kCancelled);
   EXPECT_TRUE(got[1].tokens.empty());
   expect_same(got[0], free[0]);
   expect_same(got[2], free[2]);
@@ -148,7 +147,7 @@ TEST_F(Generate, CancellingAPrefillStopsItAndNoOther) {
 }
 
 TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {
-  GenerateRequest r = request(15, 7, {.temperature = 1.2f, .seed = 4}, 4);
+  Request r = request(15, 7, {.temperature = 1.2f, .seed = 4}, 4);
   r.top_logprobs = 512;  // the whole vocabulary
   const Generation whole = generate(runner_, {r})[0];
   for (const GeneratedToken& t : whole.tokens) {
@@ -176,7 +175,7 @@ TEST_F(Generate, TopLogprobsAreSortedAndSumToOne) {
 }
 
 TEST_F(Generate, RefusesWhatCannotRun) {
-  GenerateRequest r = request(4, 8, {});
+  Request r = request(4, 8, {});
   r.prompt.clear();
   EXPECT_NE(error_of(runner_, r).find("no tokens"), std::string::npos);
   r.prompt = {1, 512};
@@ -188,8 +187,8 @@ TEST_F(Generate, RefusesWhatCannotRun) {
   EXPECT_NE(error_of(runner_, r).find("max_tokens 0"), std::string::npos);
   // Nothing could ever run: an error, not an endless loop.
   r.max_tokens = 1;
-  EXPECT_NE(error_of(runner_, r, limits(0, 512)).find("concurrency 0"), std::string::npos);
-  EXPECT_NE(error_of(runner_, r, limits(8, 0)).find("max_batched_tokens 0"), std::string::npos);
+  EXPECT_NE(error_of(runner_, r, limits(0, 512)).find("max_num_seqs 0"), std::string::npos);
+  EXPECT_NE(error_of(runner_, r, limits(8, 0)).find("max_num_batched_tokens 0"), std::string::npos);
 }
 
 // Conversations of several turns, side by side: the same answers with and without a prefix tree, and with one
@@ -199,9 +198,9 @@ TEST_F(Generate, PrefixesChangeNothingButTheWork) {
   GenerateOptions with = limits(3, 50);
   with.prefixes = &tree;
   const std::vector<int32_t> system = random_tokens(40, 11, 512);
-  std::vector<GenerateRequest> turns;
+  std::vector<Request> turns;
   for (int i = 0; i < 4; ++i) {
-    GenerateRequest r = request(5 + 7 * i, 20 + i, {.temperature = 1.0f, .seed = 30u + i}, 9 + i);
+    Request r = request(5 + 7 * i, 20 + i, {.temperature = 1.0f, .seed = 30u + i}, 9 + i);
     r.prompt.insert(r.prompt.begin(), system.begin(), system.end());
     turns.push_back(r);
   }
@@ -240,7 +239,7 @@ TEST(GenerateMemory, TooFewRowsForAllAtOnce) {
   Runner tight(config, weights(),
                {.threads = 1, .cache_bytes = (CachedSequence::most_rows(plan, 60) + 1) * plan.row_bytes()});
   PrefixTree tree(tight.pool(), {.debug = true});
-  std::vector<GenerateRequest> requests;
+  std::vector<Request> requests;
   for (int i = 0; i < 4; ++i) requests.push_back(request(30, 40 + i % 2, {.seed = 3u + i}, 8));
   const std::vector<Generation> want = generate(roomy, requests);
   GenerateOptions options;
@@ -263,7 +262,7 @@ TEST(GenerateContext, LimitIsNamedAndKept) {
   EXPECT_NE(message.find("holds 24"), std::string::npos) << message;
   const Generation g = generate(runner, {request(20, 1, {.seed = 1}, 100)})[0];
   EXPECT_EQ(g.tokens.size(), 4u);  // positions 20 … 23
-  EXPECT_EQ(g.finish_reason, "length");
+  EXPECT_EQ(g.finish, FinishReason::kLength);
 }
 
 }  // namespace

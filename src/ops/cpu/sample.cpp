@@ -7,14 +7,11 @@
 #include "base/philox.h"
 #include "ops/break_rule.h"
 #include "ops/cpu/backend.h"
+#include "ops/cpu/distribution.h"
 #include "ops/cpu/elementary.h"
 
 namespace perigee::cpu {
 
-namespace {
-
-// log Σ_v exp(z_v − max) + max over the vocabulary in `lanes` blocks of rows: each block a sum of 16 partials
-// (v mod 16), blocks by the lane tree, all about the same maximum.
 float log_sum_exp(const float* z, int vocab, int lanes) {
   const float top = *std::max_element(z, z + vocab);
   const int block = (vocab + lanes - 1) / lanes;
@@ -30,14 +27,8 @@ float log_sum_exp(const float* z, int vocab, int lanes) {
   return top + log(lane_tree(sums, lanes));
 }
 
-int32_t argmax(const std::vector<float>& x) {
-  return static_cast<int32_t>(std::max_element(x.begin(), x.end()) -
-                              x.begin());  // the first, so the lowest id
-}
-
-int32_t draw(std::vector<float> z, const SampleParams& p, int64_t position, int lanes) {
+void keep_drawn(std::vector<float>& z, const SampleParams& p) {
   const int vocab = static_cast<int>(z.size());
-  if (p.temperature < kGreedyTemperature) return argmax(z);
   for (float& x : z) x /= p.temperature;
   if (p.top_k > 0 || p.top_p < 1.0f) {
     std::vector<int32_t> order(vocab);
@@ -58,6 +49,19 @@ int32_t draw(std::vector<float> z, const SampleParams& p, int64_t position, int 
     }
     for (int i = kept; i < vocab; ++i) z[order[i]] = -std::numeric_limits<float>::infinity();
   }
+}
+
+namespace {
+
+int32_t argmax(const std::vector<float>& x) {
+  return static_cast<int32_t>(std::max_element(x.begin(), x.end()) -
+                              x.begin());  // the first, so the lowest id
+}
+
+int32_t draw(std::vector<float> z, const SampleParams& p, int64_t position, int lanes) {
+  const int vocab = static_cast<int>(z.size());
+  if (p.temperature < kGreedyTemperature) return argmax(z);
+  keep_drawn(z, p);
   const float norm = log_sum_exp(z.data(), vocab, lanes);
   for (int v = 0; v < vocab; v += 4) {
     const Philox4 words =

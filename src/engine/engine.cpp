@@ -1,0 +1,352 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "base/error.h"
+#include "engine/event_log.h"
+#include "engine/logprobs.h"
+
+namespace perigee {
+
+namespace {
+
+// More answers than this to one prompt is a slip, not a request.
+constexpr int kMostAnswers = 1024;
+
+template <typename T>
+void check_range(const char* field, T value, bool ok, const char* allowed) {
+  if (!ok) fail(ErrorCode::kBadRequest, "{} {} must be {}", field, value, allowed);
+}
+
+SchedulerOptions scheduler_options(const EngineOptions& options) {
+  SchedulerOptions out = options.scheduler;
+  // A recorded step must not depend on how fast rows are copied.
+  out.wait_for_copies |= options.log != nullptr;
+  return out;
+}
+
+// Branch b of a request draws with its own seed, so that n answers are those of n requests.
+SampleParams params_of(const Sequence& s) {
+  SampleParams params = s.asked->sampling;
+  params.seed += static_cast<uint64_t>(s.branch);
+  return params;
+}
+
+}  // namespace
+
+const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "";
+}
+
+Engine::Engine(Runner& runner, PrefixTree* prefixes, EngineOptions options)
+    : runner_(runner),
+      prefixes_(prefixes),
+      options_(std::move(options)),
+      scheduler_(runner.pool(), prefixes, scheduler_options(options_)) {}
+
+Engine::~Engine() = default;
+
+// --- Requests
+
+void Engine::validate(const Request& r) const {
+  const ModelConfig& config = runner_.config();
+  const int64_t limit = config.max_position_embeddings, vocab = config.vocab_size;
+  const int64_t prompt = static_cast<int64_t>(r.prompt.size());
+  if (r.prompt.empty()) fail(ErrorCode::kBadRequest, "the prompt has no tokens; give at least one");
+  check_range("max_tokens", r.max_tokens, r.max_tokens >= 1, "at least 1");
+  check_range("n", r.n, r.n >= 1 && r.n <= kMostAnswers, "in [1, 1024]");
+  check_range("top_logprobs", r.top_logprobs, r.top_logprobs >= 0, "at least 0");
+  check_range("temperature", r.sampling.temperature,
+              r.sampling.temperature >= 0 && std::isfinite(r.sampling.temperature), "a number of at least 0");
+  check_range("top_p", r.sampling.top_p, r.sampling.top_p > 0 && r.sampling.top_p <= 1, "in (0, 1]");
+  check_range("top_k", r.sampling.top_k, r.sampling.top_k >= 0, "at least 0 (0: all)");
+  if (limit > 0 && prompt + 1 > limit) {
+    fail(ErrorCode::kBadRequest, "the prompt has {} tokens, but the model's context holds {}; shorten it",
+         prompt, limit);
+  }
+  check_logits_params(r.logits, static_cast<int>(vocab));
+  for (int32_t id : r.prompt) {
+    if (id < 0 || id >= vocab)
+      fail(ErrorCode::kBadRequest, "token id {} is outside the vocabulary of {}", id, vocab);
+  }
+  const int64_t length = limit > 0 ? std::min(prompt + r.max_tokens, limit) : prompt + r.max_tokens;
+  const int64_t rows = CachedSequence::most_rows(runner_.pool().plan(), length), all = runner_.pool().rows();
+  if (rows > all) {
+    fail(ErrorCode::kBadRequest,
+         "a prompt of {} tokens and {} more may need {} cache rows, but there are {}; shorten it or give the "
+         "cache "
+         "more memory",
+         prompt, r.max_tokens, rows, all);
+  }
+}
+
+RequestId Engine::submit(Request request) {
+  validate(request);
+  if (static_cast<size_t>(scheduler_.waiting()) + static_cast<size_t>(request.n) > options_.max_waiting) {
+    fail(ErrorCode::kBusy, "{} requests wait already, of at most {}; try again later", scheduler_.waiting(),
+         options_.max_waiting);
+  }
+  const RequestId id = next_id_++;
+  if (options_.log) options_.log->submit(id, request);
+  auto sequence = std::make_unique<Sequence>(Sequence{
+      .request = id,
+      .asked = nullptr,
+      .tokens = request.prompt,
+      .processor = LogitsProcessor(request.logits, request.stop_ids, request.prompt),
+  });
+  for (int b = 1; b < request.n; ++b) sequence->siblings.push_back(b);
+  sequence->asked = std::make_shared<const Request>(std::move(request));
+  scheduler_.add(std::move(sequence));
+  return id;
+}
+
+void Engine::cancel(RequestId request, int branch) {
+  if (options_.log) options_.log->cancel(request, branch);
+  for (Sequence* s : scheduler_.find(request)) {
+    if (branch == kAllBranches) {
+      finish(*s, FinishReason::kCancelled);
+    } else if (s->branch == branch && s->siblings.empty()) {
+      finish(*s, FinishReason::kCancelled);
+    } else if (s->branch == branch) {  // the next one computes the prompt in its place
+      events_.push_back({.request = request, .branch = branch, .finish = FinishReason::kCancelled});
+      s->branch = s->siblings.front();
+      s->siblings.erase(s->siblings.begin());
+    } else if (std::erase(s->siblings, branch) > 0) {
+      events_.push_back({.request = request, .branch = branch, .finish = FinishReason::kCancelled});
+    }
+  }
+}
+
+std::vector<Event> Engine::take_events() { return std::exchange(events_, {}); }
+
+std::optional<Engine::Progress> Engine::progress(RequestId request) const {
+  for (const Sequence* s : scheduler_.find(request)) {
+    const int64_t computed = s->cached ? s->cached->cache().length() : 0;
+    return Progress{.computed = std::min(computed, s->prompt_tokens()), .prompt = s->prompt_tokens()};
+  }
+  return std::nullopt;
+}
+
+Engine::Stats Engine::stats() const {
+  Stats s = stats_;
+  const CachePool& pool = runner_.pool();
+  s.preemptions = scheduler_.preemptions();
+  s.running = scheduler_.running();
+  s.waiting = scheduler_.waiting();
+  s.rows = pool.rows();
+  s.rows_in_use = pool.rows() - pool.free_rows() - (prefixes_ ? prefixes_->evictable_rows() : 0);
+  return s;
+}
+
+// --- One step
+
+bool Engine::step() {
+  if (scheduler_.idle()) return false;
+  try {
+    const StepPlan plan = scheduler_.next();
+    logits_ = runner_.step(plan.batch);
+    if (prefixes_) prefixes_->poll();
+    const Sampled sampled = sample(plan);
+    ++stats_.steps;
+    if (options_.log) options_.log->step(plan, logits_);
+    for (const ScheduledRows& rows : plan.rows) finish_rows(rows, sampled);
+    if (prefixes_ && (scheduler_.idle() || prefixes_->options().debug)) check_cache();
+  } catch (const Error& e) {
+    fail_all(e.what());
+  }
+  return true;
+}
+
+// One token per row of logits; those of prompt rows are not used, but their normalisers are.
+Engine::Sampled Engine::sample(const StepPlan& plan) {
+  const size_t n = plan.batch.logit_rows.size();
+  std::vector<SampleParams> params(n, SampleParams{.temperature = 0});
+  std::vector<int64_t> positions(n, 0);
+  std::vector<const LogitsProcessor*> processors(n, nullptr);
+  std::deque<LogitsProcessor> after_drafts;
+  for (const ScheduledRows& rows : plan.rows) {
+    if (!rows.samples) continue;
+    const Sequence& s = *rows.sequence;
+    const int drafts = static_cast<int>(rows.drafts.size());
+    for (int i = 0; i <= drafts; ++i) {
+      const int at = rows.first_logit + rows.logits - 1 - drafts + i;
+      params[at] = params_of(s);
+      positions[at] = static_cast<int64_t>(s.tokens.size()) + i;
+      processors[at] = &s.processor;
+      if (i > 0 && s.processor.active()) {
+        after_drafts.push_back(i > 1 ? *processors[at - 1] : s.processor);
+        after_drafts.back().accept(rows.drafts[i - 1]);
+        processors[at] = &after_drafts.back();
+      }
+    }
+    for (int f = 0; f < rows.forks; ++f) {
+      const int at = rows.first_fork_logit + f;
+      params[at] = s.asked->sampling;
+      params[at].seed += static_cast<uint64_t>(s.siblings[f]);
+      positions[at] = static_cast<int64_t>(s.tokens.size());
+      processors[at] = &s.processor;
+    }
+  }
+  return n ? runner_.sample(params, positions, processors) : Sampled{};
+}
+
+void Engine::finish_rows(const ScheduledRows& rows, const Sampled& sampled) {
+  Sequence& s = *rows.sequence;
+  const bool prompt = rows.start < s.prompt_tokens();
+  if (prompt) stats_.prompt_tokens += rows.tokens;
+  if (rows.drafts.empty()) s.cached->stepped();
+  if (s.scores_prompt()) report_prompt(rows, sampled);
+  if (!rows.samples) return;
+  std::vector<Sequence*> forks = fork(rows);
+  for (size_t f = 0; f < forks.size(); ++f)
+    append(*forks[f], {}, rows.first_fork_logit + static_cast<int>(f), sampled);
+  append(s, rows.drafts, rows.first_logit + rows.logits - 1 - static_cast<int>(rows.drafts.size()), sampled);
+}
+
+void Engine::report_prompt(const ScheduledRows& rows, const Sampled& sampled) {
+  Sequence& s = *rows.sequence;
+  Event event{.request = s.request, .branch = s.branch, .cached_tokens = s.cached_tokens};
+  for (int i = 0; i < rows.logits; ++i) {
+    const int64_t position =
+        rows.start + rows.tokens - rows.logits + i + 1;  // of the token that row i foretells
+    if (position != s.scored || position >= s.prompt_tokens()) continue;
+    const int at = rows.first_logit + i;
+    event.prompt_tokens.push_back(
+        describe(s, s.processor, at, s.tokens[position], sampled[at], s.asked->prompt_logprobs));
+    ++s.scored;
+  }
+  if (!event.prompt_tokens.empty()) events_.push_back(std::move(event));
+}
+
+// The siblings of a computed prompt: the first rows.forks run at once, the others wait.
+std::vector<Sequence*> Engine::fork(const ScheduledRows& rows) {
+  Sequence& s = *rows.sequence;
+  std::vector<Sequence*> running;
+  for (int branch : std::exchange(s.siblings, {})) {
+    auto sibling = std::make_unique<Sequence>(Sequence{.request = s.request,
+                                                       .branch = branch,
+                                                       .asked = s.asked,
+                                                       .tokens = s.tokens,
+                                                       .processor = s.processor,
+                                                       .cached_tokens = s.cached_tokens,
+                                                       .started = true,
+                                                       .scored = s.prompt_tokens()});
+    if (static_cast<int>(running.size()) < rows.forks) {
+      sibling->cached.emplace(s.cached->fork());
+      running.push_back(sibling.get());
+      scheduler_.add_running(std::move(sibling));
+    } else {
+      scheduler_.add(std::move(sibling));
+    }
+  }
+  return running;
+}
+
+// Takes over what was sampled: one token, and one more for every draft that equals it.
+void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logit, const Sampled& sampled) {
+  Event event{.request = s.request, .branch = s.branch, .cached_tokens = s.cached_tokens};
+  const int64_t start = static_cast<int64_t>(s.tokens.size()) - 1;
+  std::string error;
+  FinishReason reason = FinishReason::kNone;
+  for (size_t i = 0; i <= drafts.size(); ++i) {
+    const int at = first_logit + static_cast<int>(i);
+    const Runner::Sampled& got = sampled[at];
+    if (std::isnan(got.log_norm)) {
+      reason = FinishReason::kError;
+      error = fmt::format("the logits at position {} are not numbers; the model or its weights are damaged",
+                          s.tokens.size() - 1);
+      break;
+    }
+    event.tokens.push_back(describe(s, s.processor, at, got.token, got, s.asked->top_logprobs));
+    s.tokens.push_back(got.token);
+    s.cached->append(got.token);
+    s.processor.accept(got.token);
+    reason = reason_to_finish(s);
+    if (reason != FinishReason::kNone || i == drafts.size() || got.token != drafts[i]) break;
+  }
+  const int64_t kept = static_cast<int64_t>(event.tokens.size());
+  stats_.generated_tokens += kept;
+  if (!drafts.empty()) {
+    stats_.draft_tokens += static_cast<int64_t>(drafts.size());
+    stats_.accepted_draft_tokens += std::max<int64_t>(0, kept - 1);
+    if (reason != FinishReason::kError) {
+      s.cached->cache().set_length(start + kept);
+      s.cached->stepped();
+    }
+  }
+  if (s.answer_tokens() == kept && s.branch == 0) stats_.cached_tokens += s.cached_tokens;
+  if (kept > 0) events_.push_back(std::move(event));
+  if (reason != FinishReason::kNone) finish(s, reason, error);
+}
+
+GeneratedToken Engine::describe(const Sequence& s, const LogitsProcessor& processor, int logit, int32_t token,
+                                const Runner::Sampled& sampled, int alternatives) const {
+  const size_t vocab = runner_.config().vocab_size;
+  const std::span<const float> row = logits_.subspan(logit * vocab, vocab);
+  if (s.asked->processed_logprobs) {
+    const std::vector<float> logprobs = processed_logprobs(row, processor, params_of(s), runner_.lanes());
+    return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, alternatives)};
+  }
+  return {.id = token,
+          .logprob = row[token] - sampled.log_norm,
+          .top = top_logprobs(row, sampled.log_norm, alternatives)};
+}
+
+FinishReason Engine::reason_to_finish(const Sequence& s) const {
+  const auto& stops = s.asked->stop_ids;
+  const int64_t limit = runner_.config().max_position_embeddings;
+  if (std::find(stops.begin(), stops.end(), s.tokens.back()) != stops.end()) return FinishReason::kStop;
+  if (s.answer_tokens() >= s.asked->max_tokens) return FinishReason::kLength;
+  if (limit > 0 && static_cast<int64_t>(s.tokens.size()) >= limit) return FinishReason::kLength;
+  return FinishReason::kNone;
+}
+
+// Tells the caller, for the siblings that never started too, and leaves what was computed in the tree.
+void Engine::finish(Sequence& s, FinishReason reason, const std::string& error) {
+  std::vector<int> branches = s.siblings;
+  branches.insert(branches.begin(), s.branch);
+  for (int branch : branches) {
+    events_.push_back({.request = s.request,
+                       .branch = branch,
+                       .cached_tokens = s.cached_tokens,
+                       .finish = reason,
+                       .error = error});
+  }
+  if (reason == FinishReason::kError) {
+    stats_.failed += static_cast<int64_t>(branches.size());
+  } else if (s.cached) {
+    s.cached->leave();
+  }
+  scheduler_.remove(s);
+}
+
+// What a step that broke off has left of its sequences is not to be trusted.
+void Engine::fail_all(const std::string& error) {
+  std::vector<Sequence*> running;
+  scheduler_.for_each_running([&](Sequence& s) { running.push_back(&s); });
+  for (Sequence* s : running) finish(*s, FinishReason::kError, error);
+}
+
+// Every row is held by whom it should be: the running sequences and the tree.
+void Engine::check_cache() const {
+  std::vector<int64_t> references(runner_.pool().rows(), 0);
+  prefixes_->check_integrity(references);
+  scheduler_.for_each_running([&](Sequence& s) { s.cached->cache().count_references(references); });
+  runner_.pool().check_integrity(references);
+}
+
+}  // namespace perigee

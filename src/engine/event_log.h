@@ -1,0 +1,55 @@
+// The event log of an engine: everything that entered, in its place between the steps, and what each step
+// computed. An engine of the same identity and options that is told the same gives the same log, line for
+// line; `replay` does that and compares. One JSON object a line:
+//   {"perigee_log":1, …}                           the header
+//   {"submit":1,"request":{…}}, {"cancel":1,"branch":-1}
+//   {"step":0,"rows":[[request,branch,first position,tokens,forks,drafts…],…],"logits":"<checksum>"}
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <functional>
+#include <istream>
+#include <span>
+#include <string>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+
+namespace perigee {
+
+class Engine;
+
+class EventLog {
+ public:
+  using Sink = std::function<void(const std::string& line)>;  // without its end
+
+  // `header` says what a replay needs to build the same engine.
+  EventLog(Sink sink, boost::json::object header);
+  // Into a file, whole lines at once. Throws Error{kBadFile} when it cannot be made.
+  static Sink to_file(const std::string& path);
+
+  void submit(RequestId id, const Request& request);
+  void cancel(RequestId id, int branch);
+  void step(const StepPlan& plan, std::span<const float> logits);
+
+ private:
+  void write(const boost::json::object& line) const;
+
+  Sink sink_;
+  int64_t steps_ = 0;
+};
+
+// The header of a log. Throws Error{kBadFile} when the first line is none.
+boost::json::object read_log_header(std::istream& log, const std::string& name);
+
+// Replays the lines after the header. `make_engine` gets the log that the new engine must write to.
+struct ReplayReport {
+  int64_t requests = 0, steps = 0;
+  bool cut = false;        // the log ends within a line: its writer was killed
+  std::string difference;  // of the first line that came out otherwise; empty: the same steps and bits
+};
+ReplayReport replay(std::istream& log, const std::string& name, const boost::json::object& header,
+                    const std::function<Engine&(EventLog&)>& make_engine,
+                    const std::function<void(const ReplayReport&)>& on_step = {});
+
+}  // namespace perigee
