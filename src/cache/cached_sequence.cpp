@@ -41,7 +41,7 @@ CachedSequence CachedSequence::fork() const {
 }
 
 int64_t CachedSequence::rows_to_finish_prompt() const {
-  return cache_.rows_needed(prompt_ + 1, prompt_ + 1) + pool_->plan().state_rows();
+  return cache_.rows_needed(prompt_ + 1, prompt_ + 1) + (tree_ ? pool_->plan().state_rows() : 0);
 }
 
 CachedSequence::PromptStep CachedSequence::next_prompt_step(int64_t budget) const {

@@ -34,7 +34,7 @@ class CachedSequence {
     return plan.blocks(length) + 1 + 2 * plan.state_rows();
   }
 
-  // Rows that the rest of the prompt takes, one token more, and a state to leave in the tree.
+  // Rows that the rest of the prompt takes, one token more, and a state to leave in a tree.
   int64_t rows_to_finish_prompt() const;
 
   // The next prompt tokens to compute, at most `budget`: of the `count` from cache().length() on, the last

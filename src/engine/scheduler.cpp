@@ -63,6 +63,12 @@ std::unique_ptr<Sequence> Scheduler::remove(Sequence& sequence) {
   fail(ErrorCode::kInternal, "Scheduler::remove: request {} is not here", sequence.request);
 }
 
+int64_t Scheduler::waiting() const {
+  int64_t branches = 0;
+  for (const auto& s : waiting_) branches += 1 + std::ssize(s->siblings);
+  return branches;
+}
+
 std::vector<Sequence*> Scheduler::find(RequestId request) const {
   std::vector<Sequence*> out;
   for (const Queue* queue : {&running_, &waiting_}) {
@@ -87,6 +93,12 @@ bool Scheduler::fetching(Sequence& s) {
   return s.ticket && !prefixes_->arrived(s.ticket);
 }
 
+// Each running sequence has a slot, or takes one in its first step.
+int64_t Scheduler::places() const {
+  const int64_t most = options_.max_num_seqs;
+  return (pool_.plan().slot_bytes() > 0 ? std::min(most, pool_.slots()) : most) - running();
+}
+
 // All that is left of its prompt, and a state for the tree, beside what running prompts still need.
 bool Scheduler::fits(const CachedSequence& cached) const {
   int64_t rows = cached.rows_to_finish_prompt();
@@ -98,8 +110,7 @@ bool Scheduler::fits(const CachedSequence& cached) const {
 }
 
 bool Scheduler::try_admit(Sequence& s) {
-  if (running() >= options_.max_num_seqs) return false;
-  if (pool_.free_slots() == 0 && pool_.plan().slot_bytes() > 0) return false;
+  if (places() < 1) return false;
   const int64_t reusable = s.scores_prompt() ? s.scored : static_cast<int64_t>(s.tokens.size());
   s.cached.emplace(pool_, prefixes_, PrefixScope{.salt = s.asked->salt}, s.tokens, reusable);
   // Alone it fits: submit() saw to that.
@@ -243,8 +254,7 @@ void Scheduler::schedule(StepPlan& plan, Wish wish) {
 
 // Branches start here as far as there are slots; the engine lets the others wait.
 void Scheduler::plan_forks(StepPlan& plan) const {
-  int64_t room = options_.max_num_seqs - running();
-  if (pool_.plan().slot_bytes() > 0) room = std::min(room, pool_.free_slots());
+  int64_t room = places();
   for (ScheduledRows& rows : plan.rows) {
     if (!rows.samples) continue;
     rows.forks = static_cast<int>(std::clamp<int64_t>(room, 0, std::ssize(rows.sequence->siblings)));

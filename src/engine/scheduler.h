@@ -70,7 +70,7 @@ class Scheduler {
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t waiting() const;  // branches, those that start with another's prompt too
   int64_t preemptions() const { return preemptions_; }
   // Every sequence of a request, waiting or running.
   std::vector<Sequence*> find(RequestId request) const;
@@ -82,6 +82,7 @@ class Scheduler {
   struct Wish;
 
   void admit();
+  int64_t places() const;  // for more running sequences
   bool try_admit(Sequence& sequence);
   bool fetching(Sequence& sequence);
   bool fits(const CachedSequence& cached) const;
