@@ -73,7 +73,8 @@ Runner ModelFlags::load() const {
                  .threads = threads,
                  .tile_folder = format == LoadFormat::kAuto && !no_pack_cache ? model : "",
                  .cpu_kernels = cpu_kernels,
-                 .cache_bytes = static_cast<int64_t>(cache_memory * 1e9)});
+                 .cache_bytes = static_cast<int64_t>(cache_memory * 1e9),
+                 .cache_rows = cache_rows});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

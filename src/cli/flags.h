@@ -26,6 +26,7 @@ struct ModelFlags {
   bool no_pack_cache = false;
   uint64_t dummy_seed = 0;
   double cache_memory = 0;  // GB; 0: half of the machine's memory
+  int64_t cache_rows = 0;   // 0: as cache_memory says
   bool debug_cache = false;
 
   void add_to(CLI::App& app);

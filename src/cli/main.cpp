@@ -100,6 +100,7 @@ int run(int argc, char** argv) {
   perigee::cli::add_inspect(app, action);
   perigee::cli::add_plan(app, action);
   perigee::cli::add_eval(app, action);
+  perigee::cli::add_replay(app, action);
   perigee::cli::add_bench(app, action);
   try {
     app.parse(argc, argv);

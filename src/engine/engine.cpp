@@ -72,7 +72,7 @@ void Engine::validate(const Request& r) const {
   check_range("top_logprobs", r.top_logprobs, r.top_logprobs >= 0, "at least 0");
   check_range("temperature", r.sampling.temperature,
               r.sampling.temperature >= 0 && std::isfinite(r.sampling.temperature), "a number of at least 0");
-  check_range("top_p", r.sampling.top_p, r.sampling.top_p > 0 && r.sampling.top_p <= 1, "in (0, 1]");
+  check_range("top_p", r.sampling.top_p, r.sampling.top_p >= 0 && r.sampling.top_p <= 1, "in [0, 1]");
   check_range("top_k", r.sampling.top_k, r.sampling.top_k >= 0, "at least 0 (0: all)");
   if (limit > 0 && prompt + 1 > limit) {
     fail(ErrorCode::kBadRequest, "the prompt has {} tokens, but the model's context holds {}; shorten it",
@@ -156,11 +156,17 @@ Engine::Stats Engine::stats() const {
 
 bool Engine::step() {
   if (scheduler_.idle()) return false;
+  const auto phase = [&](StepPhase p) {
+    if (options_.on_phase) options_.on_phase(p);
+  };
+  phase(StepPhase::kStart);
   try {
     const StepPlan plan = scheduler_.next();
+    phase(StepPhase::kScheduled);
     logits_ = runner_.step(plan.batch);
-    if (prefixes_) prefixes_->poll();
     const Sampled sampled = sample(plan);
+    phase(StepPhase::kComputed);
+    if (prefixes_) prefixes_->poll();
     ++stats_.steps;
     if (options_.log) options_.log->step(plan, logits_);
     for (const ScheduledRows& rows : plan.rows) finish_rows(rows, sampled);
@@ -168,6 +174,7 @@ bool Engine::step() {
   } catch (const Error& e) {
     fail_all(e.what());
   }
+  phase(StepPhase::kDone);
   return true;
 }
 

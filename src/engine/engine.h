@@ -26,10 +26,19 @@ namespace perigee {
 
 class EventLog;
 
+// Where a step stands: for measurements, since the engine reads no clock.
+enum class StepPhase {
+  kStart,      // nothing done
+  kScheduled,  // the batch is decided
+  kComputed,   // the model has run and tokens are drawn
+  kDone        // requests have moved on
+};
+
 struct EngineOptions {
   SchedulerOptions scheduler = {};
   size_t max_waiting = 1 << 20;  // branches that may wait; submit() refuses more
-  EventLog* log = nullptr;       // records what comes in and what each step computed; outlives the engine
+  std::function<void(StepPhase)> on_phase = {};
+  EventLog* log = nullptr;  // records what comes in and what each step computed; outlives the engine
 };
 
 class Engine {

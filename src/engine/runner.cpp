@@ -62,11 +62,11 @@ std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOpti
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : machine / 2;
   // Slots are few and taken only where sequences live, so they do not count against the rows.
-  const int64_t rows = bytes / plan.row_bytes();
+  const int64_t rows = options.cache_rows > 0 ? options.cache_rows : bytes / plan.row_bytes();
   if (rows < 2 * plan.state_rows() + 1) {
     fail(ErrorCode::kUsage,
          "{} bytes of cache hold {} rows of {} bytes, but one sequence needs {}; give the cache more memory",
-         bytes, rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
+         rows * plan.row_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
   }
   return std::make_unique<CachePool>(shape, plan, rows, options.sequences);
 }

@@ -19,6 +19,7 @@ struct RunnerOptions {
   std::string cpu_kernels =
       "auto";                // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
   int64_t cache_bytes = 0;   // of the pool; 0: half of the machine's memory
+  int64_t cache_rows = 0;    // of the pool, whatever their bytes; 0: as cache_bytes says
   int64_t sequences = 256;   // that may be live at once
   int64_t block_tokens = 0;  // of a row; 0: the planner's choice
 };

@@ -329,7 +329,7 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   EXPECT_EQ(error_of([](Request& r) { r.n = 0; }), "n 0 must be in [1, 1024]");
   EXPECT_EQ(error_of([](Request& r) { r.sampling.temperature = NAN; }),
             "temperature nan must be a number of at least 0");
-  EXPECT_EQ(error_of([](Request& r) { r.sampling.top_p = 0; }), "top_p 0 must be in (0, 1]");
+  EXPECT_EQ(error_of([](Request& r) { r.sampling.top_p = 2; }), "top_p 2 must be in [0, 1]");
   EXPECT_EQ(error_of([](Request& r) { r.sampling.top_k = -1; }), "top_k -1 must be at least 0 (0: all)");
   EXPECT_EQ(error_of([](Request& r) { r.top_logprobs = -1; }), "top_logprobs -1 must be at least 0");
   EXPECT_NE(error_of([](Request& r) { r.n = 4; }).find("try again later"), std::string::npos);

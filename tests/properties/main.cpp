@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ops/break_rule.h"
-#include "properties/kernels.h"
+#include "properties/options.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -24,17 +24,21 @@ int main(int argc, char** argv) {
     const std::string arg = argv[i];
     const std::string prefix = "--break-rule=";
     const std::string kernels = "--cpu-kernels=";
+    if (arg == "--long") {
+      perigee::test::g_long = true;
+      continue;
+    }
     if (arg.starts_with(kernels)) {
       perigee::test::g_cpu_kernels = arg.substr(kernels.size());
       continue;
     }
     const auto rule = arg.starts_with(prefix) ? perigee::parse_rule(arg.substr(prefix.size())) : std::nullopt;
     if (!rule) {
-      std::fprintf(
-          stderr,
-          "unknown argument '%s'; use "
-          "--cpu-kernels=NAME or --break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
-          arg.c_str());
+      std::fprintf(stderr,
+                   "unknown argument '%s'; use "
+                   "--cpu-kernels=NAME, --long or "
+                   "--break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
+                   arg.c_str());
       return 2;
     }
     perigee::g_broken_rule = *rule;

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "ops/cpu/fast/kernels.h"
-#include "properties/kernels.h"
+#include "properties/options.h"
 #include "support/models.h"
 
 namespace perigee {
