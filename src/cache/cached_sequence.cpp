@@ -44,6 +44,15 @@ int64_t CachedSequence::rows_to_finish_prompt() const {
   return cache_.rows_needed(prompt_ + 1, prompt_ + 1) + (tree_ ? pool_->plan().state_rows() : 0);
 }
 
+void CachedSequence::plan_checkpoint(int64_t position) {
+  check(position > cache_.length() && position < prompt_ && position % kChunk == 0,
+        "CachedSequence::plan_checkpoint: a chunk start that is still to come");
+  const auto at = std::lower_bound(planned_.begin(), planned_.end(), position,
+                                   [](const PrefixTree::Planned& p, int64_t x) { return p.position < x; });
+  if (at == planned_.end() || at->position != position)
+    planned_.insert(at, {position, CheckpointReason::kBranch});
+}
+
 CachedSequence::PromptStep CachedSequence::next_prompt_step(int64_t budget) const {
   const int64_t start = cache_.length(), end = std::min(prompt_, start + budget);
   PromptStep step{.count = end - start};

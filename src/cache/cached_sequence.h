@@ -37,6 +37,10 @@ class CachedSequence {
   // Rows that the rest of the prompt takes, one token more, and a state to leave in a tree.
   int64_t rows_to_finish_prompt() const;
 
+  // Asks for one more checkpoint, for another prompt that parts from this one; a multiple of kChunk after
+  // cache().length().
+  void plan_checkpoint(int64_t position);
+
   // The next prompt tokens to compute, at most `budget`: of the `count` from cache().length() on, the last
   // `undecided` go to Batch::add as drafts, so that the state stays where a checkpoint is due.
   struct PromptStep {

@@ -21,6 +21,9 @@ void insert_in_order(std::list<std::unique_ptr<Sequence>>& queue, std::unique_pt
 // Logits of every prompt row cost vocabulary × 4 bytes each.
 constexpr int64_t kMostScoredTokens = 64;
 
+// Fewer tokens than this are computed sooner than waited for.
+constexpr int64_t kWorthWaiting = 64;
+
 int64_t tokens_left(const Sequence& s) { return s.cached->prompt_tokens() - s.cached->cache().length(); }
 
 }  // namespace
@@ -93,6 +96,23 @@ bool Scheduler::fetching(Sequence& s) {
   return s.ticket && !prefixes_->arrived(s.ticket);
 }
 
+// A running prompt has yet to compute much of what this one begins with: it is asked to leave a checkpoint
+// where the two part.
+bool Scheduler::prefix_under_way(const Sequence& s) {
+  if (!prefixes_ || s.scores_prompt()) return false;
+  for (const auto& r : running_) {
+    if (!r->cached->prefilling() || r->asked->salt != s.asked->salt) continue;
+    const int64_t most = std::min(std::ssize(s.tokens), std::ssize(r->tokens)) - 1;
+    const auto [part, unused] = std::mismatch(s.tokens.begin(), s.tokens.begin() + most, r->tokens.begin());
+    const int64_t shared = (part - s.tokens.begin()) / kChunk * kChunk;
+    const int64_t saved = shared - r->cached->cached_tokens();  // what r found, this one finds too
+    if (saved < kWorthWaiting || shared <= r->cached->cache().length()) continue;
+    r->cached->plan_checkpoint(shared);
+    return true;
+  }
+  return false;
+}
+
 // Each running sequence has a slot, or takes one in its first step.
 int64_t Scheduler::places() const {
   const int64_t most = options_.max_num_seqs;
@@ -126,7 +146,7 @@ void Scheduler::admit() {
   if (running_.empty()) full_ = false;
   for (auto at = waiting_.begin(); at != waiting_.end() && !full_;) {
     Sequence& s = **at;
-    if (fetching(s)) {
+    if (fetching(s) || (places() > 0 && prefix_under_way(s))) {
       ++at;
       continue;
     }

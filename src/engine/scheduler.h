@@ -3,7 +3,8 @@
 // Policy, in this order in every step:
 //   1. Waiting sequences are admitted by (priority, arrival) while one more fits: a slot, and rows for what
 //      is left of its prompt beside what running prompts still need. Nobody overtakes the first, so it waits
-//      for no more than what runs; it takes the place of running ones of lower priority.
+//      for no more than what runs; it takes the place of running ones of lower priority. One whose prompt
+//      begins with what a running one is about to compute waits for that, instead of computing it too.
 //   2. Every sequence past its prompt computes its last token and its drafts.
 //   3. What is left of the token budget goes to prompts: half to the one with the fewest tokens left, so that
 //      a short one need not wait for a long one, the rest in order of (priority, arrival).
@@ -85,6 +86,7 @@ class Scheduler {
   int64_t places() const;  // for more running sequences
   bool try_admit(Sequence& sequence);
   bool fetching(Sequence& sequence);
+  bool prefix_under_way(const Sequence& sequence);
   bool fits(const CachedSequence& cached) const;
   void preempt_last();
   std::vector<int32_t> drafts_for(const Sequence& sequence, int64_t most) const;

@@ -76,7 +76,8 @@ void expect_same(std::span<const GeneratedToken> a, std::span<const GeneratedTok
 class EngineTest : public testing::Test {
  protected:
   // With room for `tokens` tokens of one sequence and `more` rows.
-  static Runner runner_for(int64_t tokens, int64_t more, int64_t sequences = 256, int64_t block_tokens = 256) {
+  static Runner runner_for(int64_t tokens, int64_t more, int64_t sequences = 256,
+                           int64_t block_tokens = 256) {
     const ModelConfig config = test::small_config("k31");
     const CacheShape shape = cache_shape(config, LatentFormat::kBf16, IndexKeyFormat::kFp8);
     const CachePlan plan(cache_kinds(shape), {.block_tokens = block_tokens});
@@ -124,6 +125,23 @@ TEST_F(EngineTest, BranchesShareThePrompt) {
   }
   EXPECT_EQ(engine.stats().prompt_tokens, 60);
   EXPECT_EQ(engine.stats().generated_tokens, 8 * 4);
+}
+
+// Prompts that come together and begin alike: the first computes what they share, the others wait for it.
+TEST_F(EngineTest, ASharedPrefixUnderWayIsComputedOnce) {
+  PrefixTree tree(runner_.pool(), {.debug = true});
+  Engine engine(runner_, &tree, {.scheduler = {.max_num_seqs = 6, .max_num_batched_tokens = 50}});
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(request(20 + i, 60 + i, 5));
+    const std::vector<int32_t> shared = random_tokens(300, 9, kVocab);
+    requests[i].prompt.insert(requests[i].prompt.begin(), shared.begin(), shared.end());
+    engine.submit(requests[i]);
+  }
+  Listener heard;
+  heard.run(engine);
+  EXPECT_LE(engine.stats().prompt_tokens, 300 + 6 * (26 + 16));
+  for (int i = 0; i < 6; ++i) expect_same(heard[i + 1].tokens, alone(requests[i]).tokens);
 }
 
 // What decode reported for a token is what scoring it as a prompt reports, to the last bit.
