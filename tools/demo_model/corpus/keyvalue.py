@@ -6,8 +6,8 @@ from .words import kAnimals, kCities, kColors, kFirstNames, kItems, kJobs
 
 kThings = kItems + [a for a in kAnimals if a not in kItems]
 kTokensPerLine = 13.2  # of "The code of Anna's lamp is 12345."
-kTokensPerListLine = 9.5  # of "After Anna's lamp comes Oslo horse."
-kLongestList = 30
+kTokensPerListLine = 12.0  # of "The code of Anna's lamp is the code of Oslo horse."
+kLongestList = 20
 kForms = ["What is the code of {}?", "Tell me the code of {}.", "Which code belongs to {}?"]
 kOpenings = ["Read this text. ", "Here is a text. ", ""]
 
@@ -63,15 +63,14 @@ def hop_text(rng, tokens):
 
 
 def list_text(rng, count, lists):
-    """(document, keys of each list in order): a line tells where a list begins, or what comes after a key."""
-    keys, owners = names(rng, count), rng.sample(kJobs, lists)
+    """(document, keys of each owner in order and their code): the code of an owner is that of the first key, whose code is that of the next."""
+    keys, owners = names(rng, count), [f"the {job}" for job in rng.sample(kJobs, lists)]
     cuts = sorted(rng.sample(range(1, count), lists - 1))
-    groups = {owner: keys[a:b] for owner, a, b in zip(owners, [0, *cuts], [*cuts, count])}
+    groups = {owner: keys[a:b] + [str(rng.randint(10000, 99999))] for owner, a, b in zip(owners, [0, *cuts], [*cuts, count])}
     lines = []
-    for owner, group in groups.items():
-        lines.append(f"The list of the {owner} begins with {group[0]}.")
-        lines += [f"After {a} comes {b}." for a, b in zip(group, group[1:])]
-        lines.append(f"After {group[-1]} comes nothing.")
+    for owner, (*group, code) in groups.items():
+        lines += [f"The code of {a} is the code of {b}." for a, b in zip([owner, *group], group)]
+        lines.append(f"The code of {group[-1]} is {code}.")
     rng.shuffle(lines)
     return rng.choice(kOpenings) + _join(lines), groups
 
@@ -100,12 +99,18 @@ def _chain(rng, key, chain):
     return rng.choice(kForms).format(key), f"{key}: " + ": ".join(chain) + ".", chain[-1]
 
 
+def _walk(owner, group):
+    return f"{owner}: " + ": ".join(group) + "."
+
+
 def _count(owner, group):
-    return f"How many things are on the list of the {owner}?", "; ".join(f"{i} {k}" for i, k in enumerate(group, 1)) + ".", str(len(group))
+    *keys, _ = group
+    return (f"How many keys lead from {owner} to the code?", _walk(owner, group) + " " + ", ".join(f"{k} {i}" for i, k in enumerate(keys, 1)) + ".",
+            str(len(keys)))
 
 
 def _list(owner, group):
-    return f"What is on the list of the {owner}?", "", ", ".join(group)
+    return f"Which keys lead from {owner} to the code?", _walk(owner, group), ", ".join(group[:-1])
 
 
 def needle(rng, tokens):
