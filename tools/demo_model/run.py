@@ -104,8 +104,9 @@ def main():
         a.sparse_from, a.max_steps, a.mixture)
     print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
     log = record.pop("log")
-    record = {"parts": earlier_parts(a.warm) + [{k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")}],
-              "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}
+    parts = earlier_parts(a.warm)
+    part = {k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")} | ({"from": f"the export of part {len(parts)}"} if parts else {})
+    record = {"parts": [*parts, part], "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
     write_prompt_ids(a.out)
