@@ -30,10 +30,9 @@ def _text(item):
 
 def build(development=False) -> dict:
     suites, seed = {}, f"{kSeed}:development" if development else kSeed
+    taken = {_text(line) for lines in build().values() for line in lines if "messages" in line} if development else ()
     for name, (make, count) in kSuites.items():
-        items, seen = [], set()
-        if development:
-            seen = {_text(item) for item in make(random.Random(f"{kSeed}:{name}"), count * 2)}
+        items, seen = [], set(taken)
         for item in make(random.Random(f"{seed}:{name}"), count * 2):
             text = _text(item)
             if text not in seen and len(items) < count:
