@@ -1,4 +1,4 @@
-"""One command: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
+"""One part of a training: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
 import argparse
 import json
 import pathlib
@@ -13,6 +13,7 @@ import train
 import vocab
 from corpus import evalsets, stream
 
+kTokenizer = ("tiktoken.model", "tokenizer_config.json")
 kLineSuites = tuple(evalsets.kDocumentSuites)
 
 
@@ -86,7 +87,7 @@ def main():
     p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
     p.add_argument("--checkpoint")
     p.add_argument("--resume")
-    p.add_argument("--warm", help="folder of an exported model to start from")
+    p.add_argument("--warm", help="folder of an exported model to start from, whose tokenizer is kept")
     p.add_argument("--score-limit", type=int)
     p.add_argument("--full-scores", action="store_true")
     p.add_argument("--free-running", type=int, default=0, help="items of each short suite to decode token by token as well")
@@ -95,7 +96,11 @@ def main():
     a = p.parse_args()
     begin = time.time()
     train.kHugeEvery = a.huge_every
-    if not a.keep_vocab:
+    a.out.mkdir(parents=True, exist_ok=True)
+    if a.warm:
+        for name in kTokenizer:
+            (a.out / name).write_bytes((pathlib.Path(a.warm) / name).read_bytes())
+    elif not a.keep_vocab:
         build_vocab.main(a.out, a.seed, a.vocab_documents)
     evalsets.write(a.out / "eval")
     print(f"vocabulary and suites: {time.time() - begin:.1f} s", flush=True)
