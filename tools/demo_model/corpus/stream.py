@@ -1,4 +1,4 @@
-"""The training streams: document i of a stream is a pure function of (seed, stream, i), in one fixed mixture.
+"""The training streams: document i of a stream is a pure function of (seed, stream, mixture, i).
 
 "short" holds all skills in documents that fit a row of 8,192 tokens; "long" and "huge" hold key-value documents and events
 of up to 32 K and 128 K tokens.
