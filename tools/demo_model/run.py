@@ -110,7 +110,9 @@ def main():
     print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
     log = record.pop("log")
     parts = earlier_parts(a.warm)
-    part = {k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")} | ({"from": f"the export of part {len(parts)}"} if parts else {})
+    part = {k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")}
+    if parts:
+        part["from"] = f"the export of part {len(parts)}"
     record = {"parts": [*parts, part], "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
