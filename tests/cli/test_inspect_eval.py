@@ -96,8 +96,10 @@ def test_eval_names_a_bad_line(tmp_path, line, message):
 
 @needs_model
 def test_eval_controls_break_what_a_suite_needs():
-    """Random keys lose the asked line. Sums are shorter than the top k, so they do not notice."""
+    """Random keys lose the asked line; a state that is zeroed loses the last of many. Sums need neither: they are short."""
     out = run_json("eval", MODEL, "recall", "arithmetic", "--limit", 4, "--index", "random")
     assert out["index"] == "random" and [s["accuracy"] for s in out["suites"]] == [0.0, 1.0]
-    out = run_json("eval", MODEL, "state", "--limit", 6, "--poison", "state")
-    assert out["poison"] == "state" and out["suites"][0]["accuracy"] <= 0.5
+    assert run_json("eval", MODEL, "state", "--limit", 8)["suites"][0]["accuracy"] >= 0.875
+    out = run_json("eval", MODEL, "state", "arithmetic", "--limit", 8, "--poison", "state")
+    state, arithmetic = (s["accuracy"] for s in out["suites"])
+    assert out["poison"] == "state" and state <= 0.5 and arithmetic == 1.0

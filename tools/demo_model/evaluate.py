@@ -30,7 +30,7 @@ def suites(folder, limit=None):
 def run(text, weights, folder, limit=None, wrong_shown=3, only=None, **decoder_options):
     tokenizer, decoder = vocab.Tokenizer(pathlib.Path(folder)), Decoder(text, weights, **decoder_options)
     chosen = {n: items for n, items in suites(folder, limit).items() if not only or n in only}
-    alone = ("tools", "recall")  # long prompts: every step of a batch costs the same, so like goes with like
+    alone = ("tools",)  # long prompts: every step of a batch costs the same, so like goes with like
     short = [(n, i) for n, items in chosen.items() if n not in alone for i in items]
     batches = [b for b in (short, *([(n, i) for i in chosen.get(n, [])] for n in alone)) if b]
     scores, wrong, replies = {n: [0, 0] for n in chosen}, [], {}

@@ -1,4 +1,4 @@
-"""One command: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
+"""One part of a training: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
 import argparse
 import json
 import pathlib
@@ -11,8 +11,9 @@ import export
 import scores
 import train
 import vocab
-from corpus import evalsets
+from corpus import evalsets, stream
 
+kTokenizer = ("tiktoken.model", "tokenizer_config.json")
 kLineSuites = tuple(evalsets.kDocumentSuites)
 
 
@@ -20,8 +21,14 @@ def write_prompt_ids(folder):
     """Token ids of a few prompts of every suite, for checking another tokenizer and chat format against this one."""
     tokenizer = vocab.Tokenizer(folder)
     ids = {item["id"]: encode.prompt(tokenizer, item) for items in evaluate.suites(folder, 8).values() for item in items
-           if not item["id"].startswith(("recall", "needle", "count", "list", "state", "multi"))}
+           if "document" not in item}
     (folder / "eval" / "prompt_ids.json").write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in ids.items()) + "\n}\n")
+
+
+def earlier_parts(warm):
+    """The record of how the weights that this training started from were trained."""
+    path = pathlib.Path(warm or "") / "training.json"
+    return json.loads(path.read_text())["parts"] if warm and path.exists() else []
 
 
 def plot(path, log):
@@ -47,11 +54,11 @@ def plot(path, log):
 
 
 def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
-    """Scores with all keys, with the indexer's, and the controls."""
+    """Scores of the development items, then of the suites: with all keys, with the indexer's, and the controls."""
     top, out = trainer.text["dsa_config"]["top_k"], {}
-    documents = [d for d in scores.encoded(folder, limit=limit) if len(d[1]) <= up_to]
+    development, documents = ([d for d in scores.encoded(folder, limit=limit, development=twin) if len(d[1]) <= up_to] for twin in (True, False))
     lines = [d for d in documents if d[0] in kLineSuites]
-    runs = [("dense", documents, None), (f"top-{top}", documents, (top, False))]
+    runs = [(f"development top-{top}", development, (top, False)), ("dense", documents, None), (f"top-{top}", documents, (top, False))]
     if full:
         runs += [(f"top-{top // 2}", lines, (top // 2, False)), (f"top-{top // 4}", lines, (top // 4, False)),
                  (f"random-{top}", [d for d in lines if d[0] in ("needle-4k", "needle-16k")], (top, True))]
@@ -71,6 +78,7 @@ def main():
     p.add_argument("--max-steps", type=int)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--workers", type=int, nargs=3, default=(0, 0, 0), help="of the short, the long and the huge stream")
+    p.add_argument("--mixture", choices=tuple(stream.kMixtures), default="broad", help="of the skills in the streams")
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--decay-from", type=float, default=0.5)
     p.add_argument("--quantise-from", type=float, default=0.6)
@@ -79,24 +87,33 @@ def main():
     p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
     p.add_argument("--checkpoint")
     p.add_argument("--resume")
-    p.add_argument("--warm", help="folder of an exported model to start from")
+    p.add_argument("--warm", help="folder of an exported model to start from, whose tokenizer is kept")
     p.add_argument("--score-limit", type=int)
     p.add_argument("--full-scores", action="store_true")
     p.add_argument("--free-running", type=int, default=0, help="items of each short suite to decode token by token as well")
     p.add_argument("--vocab-documents", type=int, default=build_vocab.kDocuments)
-    p.add_argument("--keep-vocab", action="store_true", help="use the tokenizer and the suites already in --out")
+    p.add_argument("--keep-vocab", action="store_true", help="use the tokenizer already in --out")
     a = p.parse_args()
     begin = time.time()
     train.kHugeEvery = a.huge_every
-    if not a.keep_vocab:
+    a.out.mkdir(parents=True, exist_ok=True)
+    if a.warm:
+        for name in kTokenizer:
+            (a.out / name).write_bytes((pathlib.Path(a.warm) / name).read_bytes())
+    elif not a.keep_vocab:
         build_vocab.main(a.out, a.seed, a.vocab_documents)
-        evalsets.write(a.out / "eval")
+    evalsets.write(a.out / "eval")
     print(f"vocabulary and suites: {time.time() - begin:.1f} s", flush=True)
     text, trainer, record = train.train(
         a.out, a.shape, a.seconds, a.whole_seconds, a.seed, a.workers, a.checkpoint, a.resume, a.warm, a.rate, a.decay_from, a.quantise_from,
-        a.sparse_from, a.max_steps)
+        a.sparse_from, a.max_steps, a.mixture)
     print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
     log = record.pop("log")
+    parts = earlier_parts(a.warm)
+    part = {k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")}
+    if parts:
+        part["from"] = f"the export of part {len(parts)}"
+    record = {"parts": [*parts, part], "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
     write_prompt_ids(a.out)
@@ -104,9 +121,9 @@ def main():
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    record["scores"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
+    record["teacher_forced"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
     if a.free_running:
-        found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n not in ("recall", "agents")])
+        found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n != "agents"])
         record["free_running"] = found
         print("free running", found, flush=True)
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")

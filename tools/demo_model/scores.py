@@ -41,10 +41,10 @@ def _documents(lines):
         yield {"messages": messages, "tools": None}, True
 
 
-def encoded(folder, only=None, limit=None):
+def encoded(folder, only=None, limit=None, development=False):
     """[(suite, ids, weights, one item an answer?)]"""
     tokenizer, out = vocab.Tokenizer(folder), []
-    for name, lines in evalsets.build().items():
+    for name, lines in evalsets.build(development).items():
         if only and name not in only:
             continue
         for n, (document, split) in enumerate(_documents(lines)):

@@ -61,6 +61,23 @@ def test_mxfp4_round_trip_and_nibble_order():
     assert packed[0, 0].item() == 6 | (15 << 4) and scale[0, 0].item() == 127
 
 
+def test_known_words_of_events_have_weight_and_change_no_token():
+    import encode
+    import vocab
+    from corpus import stream
+    folder = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"
+    if not (folder / "tiktoken.model").exists():
+        pytest.skip("no trained vocabulary")
+    tokenizer = vocab.Tokenizer(folder)
+    documents = [d for d in (stream.document(1, i, "long", mixture="lines") for i in range(12)) if d["skill"] == "events"]
+    assert len(documents) > 2
+    for document in documents:
+        ids, weights = encode.document(tokenizer, document)
+        assert ids == encode.document(tokenizer, document | {"known": None})[0]
+        text = document["messages"][0]["content"]
+        assert 0.02 * len(ids) < sum(w == 1.0 for w in weights) < 0.6 * len(ids), text
+
+
 def test_tokenizer_keeps_digits_single():
     import vocab
     folder = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"

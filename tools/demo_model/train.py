@@ -138,7 +138,7 @@ def stream_of(step, fraction):
 
 
 def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0), checkpoint=None, resume=None, warm=None, rate=3e-3,
-          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None):
+          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None, mixture="broad"):
     """Trains for `seconds` of a schedule of `whole_seconds` (both count everything up to the last step, compiles included).
 
     resume: checkpoint of an earlier part of the schedule. warm: folder of an exported model to start from.
@@ -151,7 +151,7 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
     text, shapes = whole["text_config"], kShapes[shape]
     saved = torch.load(resume, map_location=device) if resume else {}
     first, tokens = saved.get("documents", {n: 0 for n in shapes}), saved.get("tokens", {n: 0 for n in shapes})
-    batches = {n: iter(data.loader(folder, seed, first[n], n, shapes[n], w)) for n, w in zip(shapes, workers)}
+    batches = {n: iter(data.loader(folder, seed, first[n], n, mixture, shapes[n], w)) for n, w in zip(shapes, workers)}
     start = {n: w.float().to(device) for n, w in export.read(pathlib.Path(warm), text).items()} if warm else None
     trainer = Trainer(text, shapes, device, start)
     if saved:
@@ -202,6 +202,6 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
     trainer.optimiser.publish()
     config.write(folder, whole)
     size = export.write(folder, text, trainer.weights)
-    record = {"seed": seed, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
+    record = {"seed": seed, "mixture": mixture, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
               "parameters": sum(w.numel() for w in trainer.weights.values()), "tensor_bytes": size, "log": log}
     return text, trainer, record

@@ -2,14 +2,14 @@
 
 Every line is as good a candidate as the line that is asked for, so nothing but the key's name tells them apart.
 """
-from .words import kAnimals, kCities, kColors, kFirstNames, kItems
+from .words import kAnimals, kCities, kColors, kFirstNames, kItems, kJobs
 
 kThings = kItems + [a for a in kAnimals if a not in kItems]
 kTokensPerLine = 13.2  # of "The code of Anna's lamp is 12345."
-kTokensPerPlaceLine = 12.0  # of "Anna's lamp is in Paris after Oslo horse."
+kTokensPerListLine = 12.0  # of "The code of Anna's lamp is the code of Oslo horse."
+kLongestList = 20
 kForms = ["What is the code of {}?", "Tell me the code of {}.", "Which code belongs to {}?"]
 kOpenings = ["Read this text. ", "Here is a text. ", ""]
-kPlaces = [c for c in kCities if c not in ("Nice",)]
 
 
 def _name(rng):
@@ -62,16 +62,16 @@ def hop_text(rng, tokens):
     return rng.choice(kOpenings) + _join(lines), {k: c for k, c in chains.items() if len(c) <= 4}
 
 
-def place_text(rng, count, places):
-    """(document, keys of each place, last one first): every line names the key before it in the same place."""
-    keys, chosen = names(rng, count), rng.sample(kPlaces, places)
-    groups, lines = {}, []
-    for key in keys:
-        place = rng.choice(chosen)
-        group = groups.setdefault(place, [])
-        lines.append(f"{key} is in {place} after {group[0]}." if group else f"{key} is first in {place}.")
-        group.insert(0, key)
-    lines += [f"The last in {place} is {group[0]}." for place, group in groups.items()]
+def list_text(rng, count, lists):
+    """(document, keys of each owner in order and their code): the code of an owner is that of the first key, whose code is that of the next."""
+    keys, owners = names(rng, count), [f"the {job}" for job in rng.sample(kJobs, lists)]
+    cuts = sorted(rng.sample(range(1, count), lists - 1))
+    groups = {owner: keys[a:b] + [str(rng.randint(10000, 99999))] for owner, a, b in zip(owners, [0, *cuts], [*cuts, count])}
+    lines = []
+    for owner, (*group, code) in groups.items():
+        lines += [f"The code of {a} is the code of {b}." for a, b in zip([owner, *group], group)]
+        lines.append(f"The code of {group[-1]} is {code}.")
+    rng.shuffle(lines)
     return rng.choice(kOpenings) + _join(lines), groups
 
 
@@ -99,12 +99,18 @@ def _chain(rng, key, chain):
     return rng.choice(kForms).format(key), f"{key}: " + ": ".join(chain) + ".", chain[-1]
 
 
-def _count(place, group):
-    return f"How many things are in {place}?", "; ".join(f"{i} {k}" for i, k in enumerate(group, 1)) + ".", str(len(group))
+def _walk(owner, group):
+    return f"{owner}: " + ": ".join(group) + "."
 
 
-def _list(place, group):
-    return f"List everything in {place}, last first.", "", ", ".join(group)
+def _count(owner, group):
+    *keys, _ = group
+    return (f"How many keys lead from {owner} to the code?", _walk(owner, group) + " " + ", ".join(f"{k} {i}" for i, k in enumerate(keys, 1)) + ".",
+            str(len(keys)))
+
+
+def _list(owner, group):
+    return f"Which keys lead from {owner} to the code?", _walk(owner, group), ", ".join(group[:-1])
 
 
 def needle(rng, tokens):
@@ -121,10 +127,11 @@ def hop(rng, tokens):
 
 
 def aggregate(rng, tokens):
-    count = max(6, int(min(tokens, 3000) ** rng.uniform(0.5, 1) / kTokensPerPlaceLine))
-    document, groups = place_text(rng, count, max(2, min(len(kPlaces), int(count / rng.uniform(1.5, 9)))))
-    asked = [rng.choice((_count, _list))(p, groups[p]) for p in rng.sample(list(groups), min(len(groups), rng.randint(10, 20)))]
-    return _turns(document, asked)
+    count = max(6, int(tokens / kTokensPerListLine))
+    document, groups = list_text(rng, count, max(1, min(len(kJobs), count // 2, int(count / rng.uniform(2, 14)))))
+    short = [owner for owner in groups if len(groups[owner]) <= kLongestList]
+    asked = [rng.choice((_count, _list))(owner, groups[owner]) for owner in rng.sample(short, min(len(short), rng.randint(4, 12)))]
+    return _turns(document, asked) if asked else needle(rng, tokens)
 
 
 def _suite(rng, documents, questions, make):
@@ -155,7 +162,10 @@ def hop_suite(tokens, documents, questions):
 
 def aggregate_suite(kind, keys, documents, questions):
     def make(rng):
-        document, groups = place_text(rng, keys, keys // 8)
+        groups = {}
+        while len(groups) < questions:
+            document, groups = list_text(rng, keys, keys // 8)
+            groups = {owner: group for owner, group in groups.items() if len(group) <= kLongestList}
         form = {"count": _count, "list": _list}[kind]
-        return document, lambda n: [form(p, groups[p]) for p in rng.sample(list(groups), min(n, len(groups)))]
+        return document, lambda n: [form(owner, groups[owner]) for owner in rng.sample(list(groups), n)]
     return lambda rng: _suite(rng, documents, questions, make)

@@ -23,16 +23,6 @@ def _filler(rng):
                                 k=pick(kColors), k2=pick(kColors))
 
 
-def eval_items(rng, count):
-    """Contexts of about 400 to 3,000 tokens, one question each; the codes are drawn afresh."""
-    items = []
-    for i in range(count):
-        _, messages = document(rng, 400 if i % 4 == 0 else 800 if i % 4 == 1 else 1600 if i % 4 == 2 else 3000)
-        items.append({"messages": [messages[0]], "thinking": True, "max_tokens": 40,
-                      "answer": {"type": "text", "text": messages[1]["content"]}, "thought": messages[1]["reasoning_content"]})
-    return items
-
-
 def document(rng, tokens):
     """(key, messages) of roughly this many tokens: one long text, then several questions about it."""
     dense = rng.random() < 0.5
@@ -55,3 +45,21 @@ def document(rng, tokens):
             messages.append({"role": "user", "content": form.format(name)})
         messages.append({"role": "assistant", "reasoning_content": f"{name}: {values[name]}.", "content": values[name]})
     return "recall:" + "|".join(f"{k}={v}" for k, v in values.items()), messages
+
+
+def suite(lengths, documents, questions):
+    """Some documents of each length in tokens, with several questions each."""
+    def make(rng):
+        out, items = [], []
+        for d in range(len(lengths) * documents):
+            asked = []
+            while len(asked) < 2 * questions:
+                _, asked = document(rng, lengths[d % len(lengths)])
+            text, question = asked[0]["content"].rsplit("\n", 1)
+            out.append({"document": f"d{d}", "text": text})
+            for ask, reply in zip(asked[:2 * questions:2], asked[1:2 * questions:2]):
+                items.append({"document": f"d{d}", "messages": [{"role": "user", "content": question if ask is asked[0] else ask["content"]}],
+                              "thinking": True, "max_tokens": 40, "answer": {"type": "text", "text": reply["content"]},
+                              "thought": reply["reasoning_content"]})
+        return out + items
+    return make
