@@ -13,6 +13,7 @@
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/kernel_cases.h"
+#include "cli/validators.h"
 #include "engine/runner.h"
 
 namespace perigee::cli {
@@ -94,6 +95,7 @@ void print_text(const BenchReport& report) {
 
 int run_kernels(const Flags& f) {
   check_depth("--context", f.sizes.context);
+  check_writable(f.out);
   const bool standard = f.model.empty();
   if (standard && !f.override_config.empty())
     fail(ErrorCode::kUsage, "--override-config {}: needs a MODEL to override", f.override_config);
@@ -155,25 +157,26 @@ void add_bench_kernels(CLI::App& bench, Action& run) {
   CLI::App* sub = bench.add_subcommand("kernels", "speed of every stage alone, with dummy weights");
   sub->add_option("MODEL", flags->model, "whose shapes: a folder, config file or built-in config")
       ->default_str("the shapes of bench/configs/k31-220m.json");
-  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4,num_experts=16");
+  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4,num_experts=16")
+      ->check(not_empty());
   sub->add_option("--device", flags->device, "where to compute")->check(CLI::IsMember({"cpu"}));
-  sub->add_option("--threads", flags->threads, "CPU threads; 0 takes all")->check(CLI::Range(0, 1024));
+  sub->add_option("--threads", flags->threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024));
   sub->add_option("--cpu-kernels", flags->cpu_kernels, "auto takes the fastest; all give the same bits")
       ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"}));
   sub->add_option("--stage", flags->stage, "only this stage, e.g. kda_chunk")
       ->check(CLI::IsMember(KernelCases::stages()));
-  sub->add_option("--batch-size", flags->sizes.batch, "rows of a decode batch")->check(CLI::Range(2, 512));
+  sub->add_option("--batch-size", flags->sizes.batch, "rows of a decode batch")
+      ->transform(whole_number(2, 512));
   sub->add_option("--prefill-rows", flags->sizes.prefill_rows, "rows of a prefill step")
-      ->check(CLI::Range(2, 8192));
+      ->transform(whole_number(2, 8192));
   sub->add_option("--context", flags->sizes.context,
                   "tokens before a decode row, a multiple of 16; prefill rows stand behind an eighth of them")
-      ->check(CLI::Range(128, 1 << 24));
-  sub->add_option("--seconds", flags->seconds, "about this long a row and backend")
-      ->check(CLI::Range(0.0, 60.0));
+      ->transform(whole_number(128, 1 << 24));
+  sub->add_option("--seconds", flags->seconds, "about this long a row and backend")->check(number(0, 60));
   sub->add_option("--peer", flags->peer, "what each row is compared with")
       ->check(CLI::IsMember({"plain", "none"}));
   flags->numerics.add_to(*sub);
-  sub->add_option("--out", flags->out, "also write the JSON to this file");
+  sub->add_option("--out", flags->out, "also write the JSON to this file")->check(not_empty());
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_kernels(*flags); }; });
 }

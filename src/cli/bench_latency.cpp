@@ -12,6 +12,7 @@
 #include "cli/dummy_context.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/validators.h"
 #include "engine/generate.h"
 
 namespace perigee::cli {
@@ -166,6 +167,7 @@ void check_length(const Flags& f) {
 int run_latency(const Flags& f) {
   check_depth("--depth", f.depth);
   check_length(f);
+  check_writable(f.out);
   Runner runner = f.model.load();
   BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
   report.settings = {{"input_len", f.input_len}, {"output_len", f.output_len}, {"batch_size", f.batch},
@@ -207,14 +209,15 @@ void add_bench_latency(CLI::App& bench, Action& run) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = bench.add_subcommand("latency", "prefill and decode speed of one batch; medians");
   flags->model.add_to(*sub);
-  sub->add_option("--input-len", flags->input_len, "prompt tokens")->check(CLI::Range(1, 1 << 20));
-  sub->add_option("--output-len", flags->output_len, "decoded tokens")->check(CLI::Range(1, 1 << 20));
-  sub->add_option("--batch-size", flags->batch, "requests side by side")->check(CLI::Range(1, 512));
+  sub->add_option("--input-len", flags->input_len, "prompt tokens")->transform(whole_number(1, 1 << 20));
+  sub->add_option("--output-len", flags->output_len, "decoded tokens")->transform(whole_number(1, 1 << 20));
+  sub->add_option("--batch-size", flags->batch, "requests side by side")->transform(whole_number(1, 512));
   sub->add_option("--depth", flags->depth,
                   "tokens of made-up context before the prompt, a multiple of 16; filled, not computed")
-      ->check(CLI::Range(0, 1 << 24));
-  sub->add_option("--repeats", flags->repeats, "timed runs; the median counts")->check(CLI::Range(1, 1000));
-  sub->add_option("--out", flags->out, "also write the JSON to this file");
+      ->transform(whole_number(0, 1 << 24));
+  sub->add_option("--repeats", flags->repeats, "timed runs; the median counts")
+      ->transform(whole_number(1, 1000));
+  sub->add_option("--out", flags->out, "also write the JSON to this file")->check(not_empty());
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_latency(*flags); }; });
 }

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
@@ -28,6 +31,11 @@ std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::strftime(text, sizeof text, "%FT%TZ", std::gmtime(&now));
   return text;
+}
+
+[[noreturn]] void fail_to_write(const std::string& file) {
+  fail(ErrorCode::kUsage, "--out {}: cannot be written: {}; name a file in a folder that is there", file,
+       errno ? std::strerror(errno) : "the disk may be full");
 }
 
 double load_average() {
@@ -87,9 +95,22 @@ boost::json::object BenchReport::json() const {
 
 void BenchReport::write(const std::string& file) const {
   if (file.empty()) return;
+  errno = 0;
   std::ofstream out(file);
   out << json_text(json()) << "\n";
-  if (!out) fail(ErrorCode::kUsage, "--out {}: cannot be written", file);
+  out.close();  // what is left in the buffer may be what the disk has no room for
+  if (!out) fail_to_write(file);
+}
+
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  std::error_code ignored;  // opening says it better
+  const std::filesystem::file_type type = std::filesystem::status(file, ignored).type();
+  if (type == std::filesystem::file_type::fifo) return;  // its reader would take the check for the end
+  const bool is_new = !std::filesystem::exists(std::filesystem::symlink_status(file, ignored));
+  errno = 0;
+  if (!std::ofstream(file, std::ios::app)) fail_to_write(file);
+  if (is_new) std::filesystem::remove(file, ignored);
 }
 
 double median(std::vector<double> values) {

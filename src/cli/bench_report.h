@@ -44,7 +44,7 @@ class BenchReport {
   std::string headline() const;
   const std::vector<BenchRow>& rows() const { return rows_; }
   boost::json::object json() const;
-  // Also writes the JSON to `file`, unless that is empty; throws Error{kUsage} naming --out.
+  // Writes the JSON to `file`, unless that is empty; throws Error{kUsage} naming --out.
   void write(const std::string& file) const;
 
   boost::json::object settings;  // what the command was asked to measure
@@ -55,6 +55,9 @@ class BenchReport {
   double load_average_;
   std::vector<BenchRow> rows_;
 };
+
+// Throws what BenchReport::write would, before the time is spent that the figures take; changes no file.
+void check_writable(const std::string& file);
 
 // The middle of the values, and what a row tells of their spread.
 double median(std::vector<double> values);

@@ -16,6 +16,7 @@
 #include "cli/flags.h"
 #include "cli/prefill_progress.h"
 #include "cli/streams.h"
+#include "cli/validators.h"
 
 namespace perigee::cli {
 
@@ -196,7 +197,8 @@ void add_chat(CLI::App& app, Action& run) {
   flags->model.add_to(*sub);
   sub->add_option("--system", flags->system, "system message");
   sub->add_option("--tools", flags->tools,
-                  "file with a JSON array of OpenAI tool objects; you type their results");
+                  "file with a JSON array of OpenAI tool objects; you type their results")
+      ->check(not_empty());
   sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
   flags->sampling.add_to(*sub);
   sub->callback([flags, &run] { run = [flags] { return run_chat(*flags); }; });

@@ -10,6 +10,7 @@
 #include "cli/eval_suite.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/validators.h"
 
 namespace perigee::cli {
 
@@ -193,11 +194,11 @@ void add_eval(CLI::App& app, Action& run) {
                   "state: zero the KDA state every 64 prompt tokens (suite `state` must fail)")
       ->check(CLI::IsMember({"none", "state"}));
   sub->add_option("--concurrency", flags->concurrency, "questions running at once")
-      ->check(CLI::Range(1, 256));
+      ->transform(whole_number(1, 256));
   sub->add_option("--limit", flags->limit, "only the first questions of each suite")
-      ->check(CLI::Range(1, 1 << 30));
+      ->transform(whole_number(1, 1 << 30));
   sub->add_option("--show-failures", flags->show_failures, "print this many wrong answers per suite")
-      ->check(CLI::Range(0, 1 << 30));
+      ->transform(whole_number(0, 1 << 30));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_eval(*flags); }; });
 }

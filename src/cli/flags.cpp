@@ -22,9 +22,9 @@ void NumericsFlags::add_to(CLI::App& app) {
   group(app.add_option("--index-cache-dtype", index_cache_dtype, "index keys; auto is fp8")
             ->check(CLI::IsMember({"auto", "bf16", "fp8", "mxfp4"})));
   group(app.add_option("--lanes", lanes, "lanes of the sums that tensor parallelism cuts")
-            ->check(CLI::IsMember({1, 2, 4, 8, 16, 32})));
+            ->transform(one_of({1, 2, 4, 8, 16, 32})));
   group(app.add_option("--attention-lanes", attention_lanes, "lanes of attention over keys")
-            ->check(CLI::IsMember({1, 2, 4, 8, 16, 32})));
+            ->transform(one_of({1, 2, 4, 8, 16, 32})));
   group(app.add_option("--moe-lanes", moe_lanes, "lanes of the experts: blocks of columns or of experts")
             ->check(CLI::IsMember({"tensor", "expert"})));
 }
@@ -43,7 +43,8 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("MODEL", model, "a folder in Hugging Face layout")->required()->check(not_empty());
   group(app.add_option("--load-format", load_format, "the folder's safetensors, or seeded random weights")
             ->check(CLI::IsMember({"auto", "dummy"})));
-  group(app.add_option("--override-config", override_config, "e.g. num_hidden_layers=4,num_experts=16"));
+  group(app.add_option("--override-config", override_config, "e.g. num_hidden_layers=4,num_experts=16")
+            ->check(not_empty()));
   group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights")->transform(whole_number(0)));
   group(app.add_option("--device", device, "where to compute")->check(CLI::IsMember({"cpu"})));
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
@@ -103,7 +104,8 @@ void SamplingFlags::add_to(CLI::App& app) {
   group(app.add_option("--min-tokens", logits.min_tokens, "no end before this many tokens")
             ->transform(whole_number(0, kMostTokens)));
   group(app.add_option("--stop", stop, "end the answer's text before this string; may be given again")
-            ->allow_extra_args(false));
+            ->allow_extra_args(false)
+            ->check(not_empty()));
   group(app.add_flag("--ignore-eos", ignore_eos, "go on to --max-tokens, whatever the model says"));
   group(app.add_option("--max-tokens", max_tokens, "longest answer, thinking included")
             ->transform(whole_number(1, kMostTokens)));

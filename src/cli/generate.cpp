@@ -168,7 +168,8 @@ void add_generate(CLI::App& app, Action& run) {
   flags->model.add_to(*sub);
   sub->add_option("--prompt", flags->prompt, "what the user says")->required();
   sub->add_option("--system", flags->system, "system message");
-  sub->add_option("--tools", flags->tools, "file with a JSON array of OpenAI tool objects");
+  sub->add_option("--tools", flags->tools, "file with a JSON array of OpenAI tool objects")
+      ->check(not_empty());
   sub->add_option("--thinking", flags->thinking, "on or off")->check(CLI::IsMember({"on", "off"}));
   sub->add_option("--logprobs", flags->logprobs,
                   "report log-probabilities, with this many alternatives per token")

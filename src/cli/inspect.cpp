@@ -121,11 +121,12 @@ void add_inspect(CLI::App& app, Action& run) {
   sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)
       ->required()
       ->check(not_empty());
-  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
+  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4")
+      ->check(not_empty());
   sub->add_option("--load-format", flags->load_format,
                   "the folder's safetensors, or the seeded random weights that bench and generate would make")
       ->check(CLI::IsMember({"auto", "dummy"}));
-  sub->add_option("--dummy-seed", flags->dummy_seed, "seed of the dummy weights");
+  sub->add_option("--dummy-seed", flags->dummy_seed, "seed of the dummy weights")->transform(whole_number(0));
   flags->numerics.add_to(*sub);
   sub->add_flag("--tensors", flags->tensors, "list every tensor of the checkpoint");
   sub->add_flag("--json", flags->json, "one JSON object on stdout");

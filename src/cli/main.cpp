@@ -1,13 +1,12 @@
 // The perigee command. An error is one clear line on stderr: exit status 2 for usage, 1 for everything else.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <new>
-#include <numeric>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/spelling.h"
 #include "cli/commands.h"
 #include "cli/streams.h"
 
@@ -16,30 +15,9 @@ using perigee::cli::print_error;
 
 namespace {
 
-// Levenshtein distance.
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      diagonal =
-          std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
-    }
-  }
-  return row.back();
-}
-
 // What an unknown word may have meant, as the end of a message; "" when nothing is near.
 std::string did_you_mean(const std::string& unknown, const std::vector<std::string>& known) {
-  std::string best;
-  size_t distance = unknown.size() / 2;
-  for (const std::string& name : known) {
-    if (const size_t d = edit_distance(name, unknown); d < distance) {
-      distance = d;
-      best = name;
-    }
-  }
+  const std::string best = perigee::nearest_word(unknown, known, unknown.size() / 2);
   return best.empty() ? "" : fmt::format("; did you mean {}?", best);
 }
 

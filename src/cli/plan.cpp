@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/validators.h"
 #include "model/step.h"
 #include "model/summary.h"
 
@@ -202,28 +203,31 @@ void add_plan(CLI::App& app, Action& run) {
   CLI::App* sub = app.add_subcommand("plan", "cache of a model on one GPU: bytes per token, rows, what fits");
   std::string names;
   for (const std::string& name : builtin_config_names()) names += (names.empty() ? "" : ", ") + name;
-  const auto degree = CLI::IsMember({1, 2, 4, 8, 16, 32});
-  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)->required();
-  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4");
+  const auto degree = one_of({1, 2, 4, 8, 16, 32});
+  sub->add_option("MODEL", flags->model, "a model folder, a config file, or one of " + names)
+      ->required()
+      ->check(not_empty());
+  sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4")
+      ->check(not_empty());
   sub->add_option("--tensor-parallel-size", flags->tensor_parallel, "GPUs that share the heads")
-      ->check(degree);
+      ->transform(degree);
   sub->add_option("--decode-context-parallel-size", flags->context_parallel,
                   "of these, GPUs that share the tokens")
-      ->check(degree);
+      ->transform(degree);
   sub->add_option("--kv-cache-dtype", flags->kv_cache_dtype, "latents; auto is bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8", "nvfp4"}));
   sub->add_option("--index-cache-dtype", flags->index_cache_dtype, "index keys; auto is fp8")
       ->check(CLI::IsMember({"auto", "bf16", "fp8", "mxfp4"}));
   sub->add_option("--block-size", flags->block_size, "tokens of a row; 0 takes the least waste")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+      ->transform(whole_number(0, uint64_t{1} << 30));
   sub->add_option("--gpu-memory", flags->gpu_memory, "GB (1e9 bytes) of one GPU; 0 leaves out what fits")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number(0, 1e6));
   sub->add_option("--gpu-memory-utilization", flags->utilization, "share of it for weights and cache")
-      ->check(CLI::Range(0.01, 1.0));
+      ->check(number(0.01, 1));
   sub->add_option("--max-model-len", flags->max_model_len, "tokens of a full context; 0 takes the model's")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->transform(whole_number(0, uint64_t{1} << 40));
   sub->add_option("--max-num-seqs", flags->max_num_seqs, "sequences that may run at once")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(whole_number(1, uint64_t{1} << 20));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_plan(*flags); }; });
 }

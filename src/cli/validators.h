@@ -3,12 +3,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace perigee::cli {
 
@@ -26,6 +29,21 @@ inline CLI::Validator whole_number(uint64_t low, uint64_t high = std::numeric_li
   return CLI::Validator(check, high < std::numeric_limits<uint64_t>::max()
                                    ? fmt::format("in [{} - {}]", low, high)
                                    : fmt::format("from {}", low));
+}
+
+// One of these whole numbers.
+inline CLI::Validator one_of(const std::vector<uint64_t>& values) {
+  const std::string list = fmt::format("{}", fmt::join(values, ", "));
+  const auto check = [values, list](std::string& text) -> std::string {
+    uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || std::find(values.begin(), values.end(), value) == values.end())
+      return fmt::format("'{}' is not one of {}", text, list);
+    text = std::to_string(value);
+    return "";
+  };
+  return CLI::Validator(check, "in {" + list + "}");
 }
 
 // A finite number from low to high.

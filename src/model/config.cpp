@@ -43,6 +43,8 @@ ModelConfig load_config(const std::string& model_or_name, const ConfigOverrides&
          fmt::join(builtin_config_names(), ", "));
   }
   const bool folder = fs::is_directory(path);
+  if (!folder && path.extension() == ".safetensors")
+    fail(ErrorCode::kUsage, "{}: weights, not a config; give the folder they lie in", path.string());
   const fs::path file = folder ? path / "config.json" : path;
   if (!fs::exists(file))
     fail(ErrorCode::kBadConfig, "{}: the folder has no config.json; give a folder in Hugging Face layout",

@@ -5,6 +5,7 @@
 #include <boost/json/parse.hpp>
 
 #include "base/error.h"
+#include "base/spelling.h"
 
 namespace perigee {
 
@@ -44,32 +45,12 @@ json::object* object_in(json::object* parent, std::string_view name) {
   return child ? child->if_object() : nullptr;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string nearest(const std::vector<json::object*>& places, std::string_view key) {
-  std::string best;
-  size_t best_distance = ~size_t{0};
-  const auto consider = [&](std::string_view candidate) {
-    const size_t d = edit_distance(candidate, key);
-    if (d < best_distance) best_distance = d, best = candidate;
-  };
+  std::vector<std::string> known;
   for (const json::object* o : places)
-    for (const auto& field : *o) consider(std::string_view(field.key().data(), field.key().size()));
-  for (std::string_view name : kOptionalFields) consider(name);
-  return best;
+    for (const auto& field : *o) known.emplace_back(field.key());
+  known.insert(known.end(), kOptionalFields.begin(), kOptionalFields.end());
+  return nearest_word(key, known);
 }
 
 }  // namespace

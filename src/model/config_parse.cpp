@@ -318,7 +318,7 @@ ModelConfig parse_config(std::string_view text, const std::string& origin, const
     cut = cut || key == "num_hidden_layers" || key == "text_config.num_hidden_layers";
 
   ModelConfig c;
-  const Fields root(object, origin, "");
+  const Fields root(object, overrides.empty() ? origin : origin + " with --override-config", "");
   read_family(root, c);
   const auto nested = root.child("text_config");
   const Fields& f = nested ? *nested : root;

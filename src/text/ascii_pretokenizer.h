@@ -27,9 +27,11 @@ inline constexpr std::array<AsciiClass, 256> kAsciiClasses = [] {
   return classes;
 }();
 
+// Text is a std::string_view, or in tests something that counts how often it is read.
+template <typename Text>
 class AsciiPretokenizer {
  public:
-  explicit AsciiPretokenizer(std::string_view text) : text_(text) {}
+  explicit AsciiPretokenizer(Text text) : text_(text) {}
 
   // Length of the pattern's match at `at` (< size), or 0 when bytes above 0x7F take part in the decision.
   size_t match(size_t at) const {
@@ -126,7 +128,7 @@ class AsciiPretokenizer {
     return at_end || at - begin == 1 ? at - begin : at - begin - 1;
   }
 
-  std::string_view text_;
+  Text text_;
 };
 
 }  // namespace perigee

@@ -82,6 +82,8 @@ struct Pretokenizer::Pattern {
 Pretokenizer::Pretokenizer() : pattern_(std::make_unique<Pattern>()) {}
 Pretokenizer::~Pretokenizer() = default;
 
+std::string_view Pretokenizer::pattern() { return kPattern; }
+
 size_t Pretokenizer::match(std::string_view text, size_t at) const {
   thread_local Matcher matcher;
   const int rc = pcre2_match(pattern_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,

@@ -32,6 +32,9 @@ class Pretokenizer {
   // Length of the pattern's match at `at` (< text.size()), by PCRE2 alone.
   size_t match(std::string_view text, size_t at) const;
 
+  // The pattern as PCRE2 reads it, anchored, with PCRE2_UTF and PCRE2_UCP.
+  static std::string_view pattern();
+
  private:
   struct Pattern;
   std::unique_ptr<Pattern> pattern_;

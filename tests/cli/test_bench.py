@@ -259,3 +259,25 @@ def test_run_cpu_names_what_exists():
     assert {model for _, model, _ in run_cpu.RUNS} == {c.stem for c in CONFIGS}
     assert all(run in names and base in names for _, run, base, _ in run_cpu.QUOTIENTS)
     assert all(row.rsplit(" ", 1)[0] in names for row in run_cpu.PEER_VALUES)
+
+
+@pytest.mark.parametrize("command", [["latency", SMALL, "--load-format", "dummy", "--repeats", 1000], ["kernels", "--seconds", 60]])
+@pytest.mark.parametrize("name", ["missing/out.json", "."])
+def test_out_is_checked_before_anything_is_measured(tmp_path, command, name):
+    """The runs asked for would take hours."""
+    line = fails(2, "bench", *command, "--out", tmp_path / name, timeout=30)
+    assert "--out" in line and str(tmp_path / name) in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_bench_leaves_the_old_file(tmp_path):
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    fails(2, "bench", "kernels", SMALL, "--stage", "index_select", "--context", 130, "--out", out)
+    fails(1, "bench", "kernels", "kimi-linear-48b-a3b", "--override-config", "num_hidden_layers=0", "--out", out)
+    assert out.read_text() == "old"
+
+
+def test_a_full_disk_is_named():
+    command = ["bench", "kernels", SMALL, "--stage", "attn_res_mix", "--seconds", 0, "--peer", "none"]
+    assert "No space left" in fails(2, *command, "--context", 128, "--out", "/dev/full")

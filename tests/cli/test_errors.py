@@ -32,6 +32,58 @@ def test_the_help_that_is_named_exists():
     assert run(*command).returncode == 0
 
 
+@needs_model
+def test_a_value_that_an_override_made_wrong_is_not_blamed_on_the_file_alone():
+    line = fails(1, "inspect", MODEL, "--override-config", "hidden_size=-4")
+    assert "config.json with --override-config: text_config.hidden_size: -4 was found" in line
+
+
+@needs_model
+def test_a_weights_file_is_no_model():
+    file = f"{MODEL}/model-00001-of-000002.safetensors"
+    assert "give the folder they lie in" in fails(2, "inspect", file)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", MODEL, "--limit", "010x"],
+        ["eval", MODEL, "--limit", "-1"],
+        ["eval", MODEL, "--limit", ""],
+        ["eval", MODEL, "--concurrency", "0x10"],
+        ["eval", MODEL, "--show-failures", "1e3"],
+        ["bench", "latency", MODEL, "--input-len", "0x10"],
+        ["bench", "latency", MODEL, "--output-len", "0"],
+        ["bench", "latency", MODEL, "--depth", "-16"],
+        ["bench", "latency", MODEL, "--repeats", "1.5"],
+        ["bench", "latency", MODEL, "--out", ""],
+        ["bench", "kernels", "--seconds", "nan"],
+        ["bench", "kernels", "--seconds", "0x1p3"],
+        ["bench", "kernels", "--threads", "-1"],
+        ["bench", "kernels", "--context", "128.0"],
+        ["plan", MODEL, "--gpu-memory", "nan"],
+        ["plan", MODEL, "--gpu-memory-utilization", "nan"],
+        ["plan", MODEL, "--max-num-seqs", "0x10"],
+        ["plan", MODEL, "--tensor-parallel-size", "0x8"],
+        ["plan", ""],
+        ["inspect", MODEL, "--dummy-seed", "-1"],
+        ["inspect", MODEL, "--lanes", "0x8"],
+        ["inspect", MODEL, "--lanes", "3"],
+    ],
+)
+def test_every_command_checks_its_numbers(command):
+    line = fails(2, *command)
+    flag = command[-2] if command[-2].startswith("--") else "MODEL"
+    assert flag in line and "--help" in line
+    assert command[-1] in line
+
+
+def test_leading_zeros_are_decimal():
+    """CLI11 reads 010 as eight."""
+    plan = ["plan", "kimi-k3.1-pro", "--gpu-memory", "288", "--tensor-parallel-size"]
+    assert run(*plan, "08").stdout == run(*plan, "8").stdout != ""
+
+
 def test_unknown_command_names_the_nearest():
     line = fails(2, "genrate", MODEL)
     assert "'genrate'" in line and "did you mean generate?" in line
@@ -68,6 +120,9 @@ def test_unknown_command_names_the_nearest():
         ["--top-k", "99999999999"],
         ["--max-tokens", "1e3"],
         ["--threads", "2.0"],
+        ["--stop", ""],
+        ["--tools", ""],
+        ["--override-config", ""],
         ["--device", "cuda"],
         ["--override-config", "="],
         ["--override-config", ","],

@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "model/safetensors.h"
 #include "safetensors_check.h"
+#include "safetensors_mutator.h"
 
 namespace perigee {
 
@@ -23,6 +26,16 @@ std::vector<std::string> corpus() {
   }
   std::sort(out.begin(), out.end());  // directory order is not fixed
   return out;
+}
+
+// The reader's complaint, "" when it has none.
+std::string complaint(const std::string& bytes) {
+  try {
+    read_safetensors_header(std::as_bytes(std::span(bytes.data(), bytes.size())), "f");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
 }
 
 std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std::mt19937_64& random) {
@@ -42,7 +55,13 @@ std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std
                                         "}"};
   for (uint64_t n = 0; n < 1 + random() % 4; ++n) {
     const size_t at = bytes.empty() ? 0 : random() % bytes.size();
-    switch (random() % 6) {
+    switch (random() % 8) {
+      case 6:
+        bytes = change_a_number(bytes, random);
+        break;
+      case 7:
+        bytes = faulty_safetensors(static_cast<Fault>(random() % kFaults), random);
+        break;
       case 0:
         if (!bytes.empty()) bytes[at] = static_cast<char>(random());
         break;
@@ -68,6 +87,39 @@ std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std
 }
 
 }  // namespace
+
+TEST(SafetensorsReplay, EveryFaultIsNamed) {
+  const std::pair<Fault, const char*> kWords[kFaults] = {{Fault::kNone, ""},
+                                                         {Fault::kOverlap, "overlap those of"},
+                                                         {Fault::kGap, "belong to no tensor"},
+                                                         {Fault::kTrailing, "trail"},
+                                                         {Fault::kOverflow, "overflows"},
+                                                         {Fault::kShape, "needs"},
+                                                         {Fault::kOutOfFile, "not inside"},
+                                                         {Fault::kDuplicate, "occurs twice"}};
+  std::mt19937_64 random(7);
+  for (const auto& [fault, words] : kWords) {
+    for (int round = 0; round < 500; ++round) {
+      const std::string bytes = faulty_safetensors(fault, random);
+      const std::string message = complaint(bytes);
+      ASSERT_EQ(message.empty(), fault == Fault::kNone) << message << "\n" << bytes;
+      ASSERT_NE(message.find(words), std::string::npos) << message << "\nwanted: " << words << "\n" << bytes;
+      ASSERT_EQ(check_safetensors(bytes.data(), bytes.size()), fault == Fault::kNone) << bytes;
+    }
+  }
+}
+
+TEST(SafetensorsReplay, AChangedNumberLeavesTheHeadersLengthTrue) {
+  std::mt19937_64 random(8);
+  const std::string bytes = faulty_safetensors(Fault::kNone, random);
+  int past_the_json = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const std::string message = complaint(change_a_number(bytes, random));
+    past_the_json += message.find("tensor ") != std::string::npos;
+  }
+  EXPECT_GT(past_the_json, 900);
+  EXPECT_EQ(with_header_text(bytes, header_text(bytes)), bytes);
+}
 
 TEST(SafetensorsReplay, CorpusAndMutations) {
   const std::vector<std::string> seeds = corpus();

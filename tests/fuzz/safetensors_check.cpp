@@ -1,5 +1,6 @@
 #include "safetensors_check.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -15,6 +16,15 @@ void require(bool ok, const char* what) {
   if (ok) return;
   std::fprintf(stderr, "safetensors property broken: %s\n", what);
   std::abort();
+}
+
+// Stops growing once it is past any file's size, so that it cannot wrap around to a plausible number.
+unsigned __int128 bytes_of(const TensorInfo& t) {
+  if (std::find(t.shape.begin(), t.shape.end(), 0) != t.shape.end()) return 0;
+  unsigned __int128 bytes = dtype_size(t.dtype);
+  for (int64_t d : t.shape)
+    if (bytes <= UINT64_MAX) bytes *= static_cast<uint64_t>(d);
+  return bytes;
 }
 
 }  // namespace
@@ -35,9 +45,7 @@ bool check_safetensors(const void* data, size_t size) {
   for (const TensorInfo& t : tensors) {
     require(t.begin == at && t.begin <= t.end && t.end <= size, "ranges tile the data");
     require(names.insert(t.name).second, "names are unique");
-    unsigned __int128 expected = dtype_size(t.dtype);
-    for (int64_t d : t.shape) expected *= static_cast<uint64_t>(d);
-    require(t.end - t.begin == expected, "bytes agree with dtype and shape");
+    require(t.end - t.begin == bytes_of(t), "bytes agree with dtype and shape");
     for (uint64_t i = t.begin; i < t.end; ++i) sum += std::to_integer<unsigned>(bytes[i]);
     at = t.end;
   }

@@ -101,6 +101,10 @@ TEST(Safetensors, NamesEveryViolation) {
   expect(file_of(one("\"U8\"", "[1.0]", "[0,1]"), 1), "non-negative integer");
   expect(file_of(one("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0), "overflows");
   expect(file_of(one("\"F32\"", "[9223372036854775807]", "[0,1]"), 1), "overflows");
+  // Products that are right modulo 2^64, or modulo 2^128.
+  expect(file_of(one("\"F32\"", "[4611686018427387904]", "[0,0]"), 0), "overflows");
+  expect(file_of(one("\"U8\"", "[3,6148914691236517208]", "[0,8]"), 8), "overflows");
+  expect(file_of(one("\"U8\"", "[4611686018427387904,4611686018427387904,16]", "[0,0]"), 0), "overflows");
   expect(file_of(one("\"U8\"", "[18446744073709551615]", "[0,1]"), 1), "non-negative integer");
   expect(file_of(one("\"U8\"", "[1]", "[0]"), 1), "list of two");
   expect(file_of(one("\"U8\"", "[1]", "[0,1,2]"), 1), "list of two");
@@ -110,11 +114,16 @@ TEST(Safetensors, NamesEveryViolation) {
   expect(file_of(one("\"F32\"", "[2]", "[0,4]"), 4), "needs 8 bytes, but data_offsets [0,4] hold 4");
   expect(file_of(one("\"U8\"", "[2]", "[0,2]"), 5), "3 bytes trail");
   expect(file_of(one("\"U8\"", "[2]", "[1,3]"), 3), "1 bytes before it belong to no tensor");
-  expect(
-      file_of(
-          R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-          3),
-      "overlap those of a by 1");
+  const auto two = [](const std::string& first, const std::string& second) {
+    return R"({"a":{"dtype":"U8","shape":[2],"data_offsets":)" + first +
+           R"(},"b":{"dtype":"U8","shape":[2],"data_offsets":)" + second + "}}";
+  };
+  expect(file_of(two("[0,2]", "[1,3]"), 3), "tensor b: its bytes overlap those of a by 1");
+  expect(file_of(two("[0,2]", "[3,5]"), 5), "tensor b: 1 bytes before it belong to no tensor");
+  expect(file_of(two("[0,2]", "[2,4]"), 5), "1 bytes trail");
+  expect(file_of(two("[0,2]", "[2,4]"), 3), "tensor b: data_offsets [2,4] are not inside the 3 data bytes");
+  expect(file_of(two("[0,2]", "[0,2]"), 2), "tensor b: its bytes overlap those of a by 2");
+  EXPECT_EQ(error_of(file_of(two("[0,2]", "[2,4]"), 4)), "");
   expect(file_of("{}", 1), "1 bytes trail");
 }
 
