@@ -47,12 +47,14 @@ PERIGEE_SIMD void logits(const float* query, const bf16* const* key, float scale
   }
 }
 
-template <int kHeads>
-void logits_of_heads(const float* query, const AttendTile& tile, float scale, float* logit) {
-  int j = 0;
-  for (; j + kKeyBlock <= tile.count; j += kKeyBlock)
-    logits<kHeads, kKeyBlock>(query, tile.key + j, scale, logit + j);
-  for (; j < tile.count; ++j) logits<kHeads, 1>(query, tile.key + j, scale, logit + j);
+// The logits of kKeys keys from j on, for all heads of a group while the keys are in the first cache.
+template <int kKeys>
+void logits_of_keys(const float* query, int heads, const AttendTile& tile, int j, float scale, float* logit) {
+  int h = 0;
+  for (; h + kHeadBlock <= heads; h += kHeadBlock)
+    logits<kHeadBlock, kKeys>(query + h * kQueryFloats, tile.key + j, scale, logit + h * kKeyTile + j);
+  for (; h < heads; ++h)
+    logits<1, kKeys>(query + h * kQueryFloats, tile.key + j, scale, logit + h * kKeyTile + j);
 }
 
 // From a head's logits: max and sum move on, p̂ (bf16, as fp32) replaces the logits, zero behind the last key;
@@ -132,11 +134,11 @@ void add_tile(const AttendWalk& walk, const AttendTile& tile) {
     const int heads = walk.heads - group < kHeadGroup ? walk.heads - group : kHeadGroup;
     const float* query = walk.query + group * kQueryFloats;
     float* value = walk.value + group * kLatentRank;
-    int h = 0;
-    for (; h + kHeadBlock <= heads; h += kHeadBlock)
-      logits_of_heads<kHeadBlock>(query + h * kQueryFloats, tile, walk.scale, p + h * kKeyTile);
-    for (; h < heads; ++h) logits_of_heads<1>(query + h * kQueryFloats, tile, walk.scale, p + h * kKeyTile);
-    for (h = 0; h < heads; ++h)
+    int j = 0, h = 0;
+    for (; j + kKeyBlock <= tile.count; j += kKeyBlock)
+      logits_of_keys<kKeyBlock>(query, heads, tile, j, walk.scale, p);
+    for (; j < tile.count; ++j) logits_of_keys<1>(query, heads, tile, j, walk.scale, p);
+    for (; h < heads; ++h)
       rescale[h] =
           softmax(p + h * kKeyTile, tile.count, tile.first, walk.max[group + h], walk.sum[group + h]);
     for (h = 0; h + kValueHeads <= heads; h += kValueHeads)

@@ -10,35 +10,22 @@
 
 namespace perigee::cpu {
 
-// y[r, 16] = the product sums of one block of outputs with up to MatrixKernels::rows rows.
+constexpr int kMostProductRows = 96;  // of one call; their activations fit the L2 cache
+
+constexpr int kMostProductBlocks = 4;
+
+// y = the product sums of some blocks of 16 outputs of bf16, or of one block of 32 of MXFP4, with some rows.
 struct ProductArgs {
-  const std::byte* tiles;  // of the block, at the segment's first K block
-  int64_t quad_bytes;
+  const std::byte* tiles;  // of the first block, at the segment's first K block; for MXFP4 the pairs
+  int64_t block_bytes, partial_bytes;
+  int blocks;
   int64_t steps;       // K blocks of the segment
+  const float* scale;  // [steps, 32] from mxfp4_scales; unused for bf16
   const std::byte* x;  // the rows as `spread` wrote them
-  int rows;
-  float* y;  // [rows, y_stride]
+  int rows;            // up to kMostProductRows
+  std::byte* scratch;  // scratch_bytes(steps), 64-byte aligned
+  float* y;            // [rows, y_stride]
   int64_t y_stride;
-};
-
-// The same for a block of MXFP4 outputs.
-struct Mxfp4ProductArgs {
-  const std::byte* tiles;  // the pairs, at the segment's first K block
-  int64_t quad_bytes;
-  int64_t steps;
-  const float* scale;  // [steps, 32], from `mxfp4_scales`
-  const std::byte* x;
-  int rows;
-  float* y;  // [rows, y_stride]
-  int64_t y_stride;
-};
-
-struct Mxfp4ExpandArgs {
-  const std::byte* tiles;
-  int64_t quad_bytes;
-  int64_t steps;
-  const float* scale;
-  std::byte* out;  // two blocks of bf16 tiles, each [4 quads, steps, 4 partials, 16 outputs]
 };
 
 struct DecayArgs {
@@ -65,19 +52,14 @@ struct LaneArgs {
 };
 
 struct MatrixKernels {
-  int rows;           // most rows of one product
   int operand_bytes;  // of one pair of x in the order of `spread`
 
-  // Rows of x in the order in which `product` reads them: rows · k_blocks(k) · 16 operands.
-  void (*spread)(const bf16* const* x, int rows, int k, std::byte* out);
+  // Rows of x in the order in which a product of as many rows reads them: rows · k_blocks(k) · 16 operands.
+  void (*spread)(const bf16* const* x, int rows, int k, bool mxfp4, std::byte* out);
+  int64_t (*scratch_bytes)(int64_t steps);
   void (*product)(const ProductArgs& args);
-
-  // MXFP4: the scales as fp32; products straight from the tiles for up to mxfp4_rows rows (0: never);
-  // and tiles expanded to bf16, for more rows.
-  int mxfp4_rows;
-  void (*mxfp4_scales)(const std::byte* scales, int64_t steps, float* out);  // [steps, 32]
-  void (*mxfp4_product)(const Mxfp4ProductArgs& args);
-  void (*mxfp4_expand)(const Mxfp4ExpandArgs& args);
+  void (*mxfp4_scales)(const std::byte* scales, int64_t steps, float* out);  // as fp32 [steps, 32]
+  void (*mxfp4_product)(const ProductArgs& args);
 
   // Over n values, any n; the formulas are those of ops.h.
   void (*round)(const float* y, int n, bf16* out);

@@ -78,7 +78,8 @@ void FastBackend::moe_experts(const MoeExpertsArgs& a) {
   std::vector<Products::Rows> gathered;
   for (int e : active) {
     gathered.push_back({first[e + 1] - first[e], a.in,
-                        [&, at = user.data() + first[e]](int r) { return a.z + int64_t{at[r] / k} * a.in; }});
+                        [&, at = user.data() + first[e]](int r) { return a.z + int64_t{at[r] / k} * a.in; },
+                        tiled(a.weights.experts[e].gate, 1).shape.mxfp4});
   }
   std::vector<SpreadRows> x = products_.spread(gathered);
   std::vector<Product> all;
@@ -104,9 +105,10 @@ void FastBackend::moe_experts(const MoeExpertsArgs& a) {
   gathered.clear(), all.clear();
   for (int e : active) {
     for (int lane = 0; lane < lanes; ++lane) {
-      gathered.push_back({first[e + 1] - first[e], block, [=, at = user.data() + first[e]](int r) {
-                            return act + int64_t{at[r]} * inter + lane * block;
-                          }});
+      gathered.push_back(
+          {first[e + 1] - first[e], block,
+           [=, at = user.data() + first[e]](int r) { return act + int64_t{at[r]} * inter + lane * block; },
+           tiled(a.weights.experts[e].down, 1).shape.mxfp4});
     }
   }
   x = products_.spread(gathered);

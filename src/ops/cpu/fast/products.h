@@ -13,7 +13,7 @@
 
 namespace perigee::cpu {
 
-// Rows of activations in the kernels' order. They are cut into tiles of nearly equal numbers of rows.
+// Rows of activations in the kernels' order, in chunks of kMostProductRows.
 struct SpreadRows {
   std::byte* data = nullptr;
   int rows = 0, k = 0;
@@ -41,6 +41,7 @@ class Products {
   struct Rows {
     int rows, k;
     std::function<const bf16*(int row)> row;  // its address
+    bool mxfp4 = false;                       // the matrices they meet
   };
   std::vector<SpreadRows> spread(std::span<const Rows> all);
   SpreadRows spread(const bf16* x, int64_t stride, int rows, int k) {
@@ -51,8 +52,8 @@ class Products {
   void run(std::span<const Product> products);
 
  private:
+  // Blocks [begin, end) of a product's outputs.
   void compute(const Product& product, int64_t begin, int64_t end);
-  void compute_mxfp4(const Product& product, int64_t block);
 
   const MatrixKernels& kernels_;
   ThreadPool& pool_;

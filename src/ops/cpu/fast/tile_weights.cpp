@@ -28,6 +28,6 @@ void FastBackend::tile(const Mxfp4Linear& w, int segments, std::byte* out) {
   tile_all(pool_, w, segments, out);
 }
 
-std::string FastBackend::tile_layout() const { return "x86-v1"; }
+std::string FastBackend::tile_layout() const { return "x86-v2"; }
 
 }  // namespace perigee::cpu

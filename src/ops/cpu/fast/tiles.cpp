@@ -22,7 +22,7 @@ void tile_block(const Linear& w, const TileShape& shape, int64_t block, std::byt
                     count * sizeof(bf16));
         std::byte* to = tiles + (segment * steps + step) * kTileStep + o * 4;
         for (int i = 0; i < kTilePartials; ++i) {
-          std::memcpy(to + i / 4 * shape.quad_bytes() + i % 4 * kTilePairs, values + 2 * kPartialOrder[i], 4);
+          std::memcpy(to + i * shape.partial_bytes(), values + 2 * kPartialOrder[i], 4);
         }
       }
     }
@@ -47,7 +47,7 @@ void tile_block(const Mxfp4Linear& w, const TileShape& shape, int64_t block, std
       for (int i = 0; i < kTilePartials; ++i) {
         const int pair = kPartialOrder[i];
         if (2 * pair >= count) continue;
-        pairs[i / 4 * shape.quad_bytes() + step * kMxfp4Step + i % 4 * kMxfp4Outputs + at] =
+        pairs[i * shape.partial_bytes() + step * kMxfp4Step + at] =
             static_cast<std::byte>(row[column / 2 + pair]);
       }
     }

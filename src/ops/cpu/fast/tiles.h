@@ -1,15 +1,15 @@
 // Tiles: the order in which the fast kernels read a weight matrix. Vector lanes are outputs, so the sum of
 // each of the 16 partials (arith.h) is a chain of vertical operations, and the final tree is vertical too.
 //
-//   bf16:   [block of 16 outputs][4 quads][segment][K block of 32][4 partials][16 outputs] pairs of bf16
+//   bf16:   [block of 16 outputs][16 partials][segment][K block of 32][16 outputs] pairs of bf16
 //   MXFP4:  [block of 32 outputs]( [segment][K block of 32][32 outputs] e8m0 scales,
-//                                  [4 quads][segment][K block of 32][4 partials][32 outputs] pairs of e2m1 )
+//                                  [16 partials][segment][K block of 32][32 outputs] pairs of e2m1 )
 //
-// The 16 partials stand in the order 0,8,4,12, 2,10,6,14, 1,9,5,13, 3,11,7,15, in which the fixed tree is one
-// over neighbours, and a quad of them is interleaved so that one row streams whole runs of memory with four
-// chains in flight. A lane of the lane rule is a segment of columns, padded to whole K blocks; outputs and K
-// are padded with zeros. The 32 outputs of MXFP4 stand in the order kMxfp4Order, which makes the halves of a
-// vector that byte shuffles widen come out as vectors of neighbours.
+// A block is read from its first byte to its last. The partials stand in the order 0,8,4,12, 2,10,6,14,
+// 1,9,5,13, 3,11,7,15, in which the fixed tree is one over neighbours. A lane of the lane rule is a segment
+// of columns, padded to whole K blocks; outputs and K are padded with zeros. The 32 outputs of MXFP4 stand in
+// the order kMxfp4Order, which makes the halves of a vector that byte shuffles widen come out as vectors of
+// neighbours.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,11 @@ namespace perigee::cpu {
 
 constexpr int kTileOutputs = 16;
 constexpr int kTilePartials = 16;
-constexpr int kTilePairs = kTileOutputs * 4;  // bytes of one partial of a K block: 16 pairs of bf16
-constexpr int kTileStep = 4 * kTilePairs;     // bytes of one K block of a quad
+constexpr int kTileStep = 4 * kTileOutputs;  // bytes of one partial of a K block: 16 pairs of bf16
 constexpr int kPartialOrder[kTilePartials] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 constexpr int kMxfp4Outputs = 32;
-constexpr int kMxfp4Step = 4 * kMxfp4Outputs;
+constexpr int kMxfp4Step = kMxfp4Outputs;  // bytes of one partial of a K block: 32 pairs of e2m1
 constexpr int kMxfp4Order[kMxfp4Outputs] = {0, 1, 2, 3, 8,  9,  10, 11, 16, 17, 18, 19, 24, 25, 26, 27,
                                             4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31};
 
@@ -43,9 +42,9 @@ struct TileShape {
   int outputs() const { return mxfp4 ? kMxfp4Outputs : kTileOutputs; }  // of a block
   int64_t blocks() const { return (out + outputs() - 1) / outputs(); }
   int step_bytes() const { return mxfp4 ? kMxfp4Step : kTileStep; }
-  int64_t quad_bytes() const { return steps() * step_bytes(); }
+  int64_t partial_bytes() const { return steps() * step_bytes(); }
   int64_t scale_bytes() const { return mxfp4 ? steps() * kMxfp4Outputs : 0; }
-  int64_t block_bytes() const { return scale_bytes() + 4 * quad_bytes(); }
+  int64_t block_bytes() const { return scale_bytes() + kTilePartials * partial_bytes(); }
   int64_t bytes() const { return blocks() * block_bytes(); }
 };
 
