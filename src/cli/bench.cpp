@@ -8,6 +8,7 @@ void add_bench(CLI::App& app, Action& run) {
   bench->require_subcommand(1);
   add_bench_latency(*bench, run);
   add_bench_kernels(*bench, run);
+  add_bench_serve(*bench, run);
 }
 
 }  // namespace perigee::cli
