@@ -76,9 +76,9 @@ void EngineFlags::add_to(CLI::App& app) {
   group(app.add_option("--record", record, "write an event log that `perigee replay` reproduces"));
 }
 
-EngineRun::EngineRun(const ModelFlags& model, const EngineFlags& flags) : runner_(model.load()) {
-  if (!flags.record.empty())
-    log_ = std::make_unique<EventLog>(EventLog::to_file(flags.record), header_of(model, flags, runner_));
+EngineRun::EngineRun(const ModelFlags& model, const EngineFlags& flags)
+    : record_(flags.record.empty() ? nullptr : EventLog::to_file(flags.record)), runner_(model.load()) {
+  if (record_) log_ = std::make_unique<EventLog>(record_, header_of(model, flags, runner_));
   if (flags.prefix_caching)
     prefixes_ = std::make_unique<PrefixTree>(runner_.pool(), PrefixTreeOptions{.debug = model.debug_cache});
   start(flags, log_.get());

@@ -34,6 +34,7 @@ class EngineRun {
  private:
   void start(const EngineFlags& flags, EventLog* log);
 
+  EventLog::Sink record_;  // opened before the model is loaded
   Runner runner_;
   std::unique_ptr<PrefixTree> prefixes_;
   std::unique_ptr<EventLog> log_;

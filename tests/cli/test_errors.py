@@ -13,7 +13,7 @@ def test_help_and_version():
 
 
 def test_no_command():
-    assert "generate, chat, inspect, plan, eval, bench" in fails(2)
+    assert "generate, chat, inspect, plan, eval, replay, bench" in fails(2)
     assert "latency" in fails(2, "bench")
 
 
