@@ -100,6 +100,6 @@ def test_eval_controls_break_what_a_suite_needs():
     out = run_json("eval", MODEL, "recall", "arithmetic", "--limit", 4, "--index", "random")
     assert out["index"] == "random" and [s["accuracy"] for s in out["suites"]] == [0.0, 1.0]
     assert run_json("eval", MODEL, "state", "--limit", 8)["suites"][0]["accuracy"] >= 0.875
-    out = run_json("eval", MODEL, "state", "arithmetic", "--limit", 8, "--poison", "state")
+    out = run_json("eval", MODEL, "state", "arithmetic", "--limit", 16, "--poison", "state")
     state, arithmetic = (s["accuracy"] for s in out["suites"])
     assert out["poison"] == "state" and state <= 0.5 and arithmetic == 1.0
