@@ -10,7 +10,7 @@ help:
 	@echo 'make demo      install what is missing, build the CPU binary, ask the shipped model a question'
 	@echo 'make build     build/perigee (with the CUDA part when nvcc is found)'
 	@echo 'make test      build and run the tests'
-	@echo 'make test-all  the same, then sanitizers, long fuzzing and big sweeps'
+	@echo 'make test-all  the same, then sanitizers, clang, long fuzzing and big sweeps: hours'
 	@echo 'make bench     measure this machine with dummy weights; JSON under bench/results/'
 	@echo 'make lint      formatting, layering and static checks; make format rewrites'
 	@echo 'make clean     remove build folders'

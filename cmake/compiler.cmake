@@ -22,9 +22,20 @@ if(PERIGEE_SANITIZE)
   add_link_options(-fsanitize=${PERIGEE_SANITIZE})
 endif()
 find_program(PERIGEE_CCACHE ccache)
+# Reading fmt, Boost.JSON and the standard headers takes most of a first build; a precompiled header reads them once a folder. ccache
+# cannot keep what is compiled with one, so a machine that has it goes without.
 if(PERIGEE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${PERIGEE_CCACHE})
 endif()
+set(PERIGEE_COMMON_HEADERS <algorithm> <functional> <map> <memory> <string> <vector> <fmt/format.h> <fmt/ranges.h>)
+
+# perigee_precompile(TARGET): PERIGEE_COMMON_HEADERS, and Boost.JSON where the target has it.
+function(perigee_precompile target)
+  if(PERIGEE_CCACHE)
+    return()
+  endif()
+  target_precompile_headers(${target} PRIVATE ${PERIGEE_COMMON_HEADERS} ${ARGN})
+endfunction()
 find_program(PERIGEE_MOLD mold)
 if(PERIGEE_MOLD)
   add_link_options(-fuse-ld=mold)

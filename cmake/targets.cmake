@@ -1,8 +1,9 @@
 # perigee_library(NAME SOURCES … DEPS …): the static library of one folder. perigee_test(NAME …): its one test binary.
 function(perigee_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRECOMPILE" ${ARGN})
   add_library(perigee_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(perigee_${name} PUBLIC Threads::Threads ${ARG_DEPS})
+  perigee_precompile(perigee_${name} ${ARG_PRECOMPILE})
 endfunction()
 
 function(perigee_test name)
