@@ -15,6 +15,7 @@ void add_inspect(CLI::App& app, Action& run);
 void add_plan(CLI::App& app, Action& run);
 void add_eval(CLI::App& app, Action& run);
 void add_replay(CLI::App& app, Action& run);
+void add_serve(CLI::App& app, Action& run);
 void add_bench(CLI::App& app, Action& run);
 
 }  // namespace perigee::cli

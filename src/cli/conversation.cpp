@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/read_file.h"
+#include "text/chat_messages.h"
 
 namespace perigee::cli {
 
@@ -18,31 +19,6 @@ Tokenizer load_tokenizer(const std::string& folder) {
                  : "not a model folder; give a folder with config.json, tiktoken.model and safetensors");
   }
   return Tokenizer::load(folder);
-}
-
-// What OpenAI's API asks of a tool's name, and of its parameters where it has any.
-void check_tool(const boost::json::value& tool, size_t index, const std::string& where) {
-  const boost::json::object* object = tool.if_object();
-  const boost::json::value* function = object ? object->if_contains("function") : nullptr;
-  const boost::json::object* inner = function ? function->if_object() : nullptr;
-  const boost::json::value* name = inner ? inner->if_contains("name") : nullptr;
-  if (!name || !name->is_string())
-    fail(ErrorCode::kUsage, "{}: entry {} has no function.name; OpenAI's tool objects have one", where,
-         index);
-  const std::string_view text = name->get_string();
-  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
-  });
-  if (text.empty() || text.size() > 64 || !plain)
-    fail(ErrorCode::kUsage,
-         "{}: entry {} has the function.name \"{}\"; 1 to 64 letters, digits, '_', '-' and '.' are needed",
-         where, index, text.substr(0, 80));
-  const boost::json::value* parameters = inner->if_contains("parameters");
-  if (parameters && !parameters->is_object() && !parameters->is_null())
-    fail(ErrorCode::kUsage,
-         "{}: entry {} ({}) has function.parameters that are not an object; give a JSON schema", where, index,
-         text);
 }
 }  // namespace
 
@@ -103,7 +79,7 @@ boost::json::array read_tools(const std::string& file) {
          error.message());
   if (!json.is_array()) fail(ErrorCode::kUsage, "{}: must hold an array of OpenAI tool objects", where);
   const boost::json::array& tools = json.get_array();
-  for (size_t i = 0; i < tools.size(); ++i) check_tool(tools[i], i, where);
+  check_tools(tools, ErrorCode::kUsage, where);
   return tools;
 }
 

@@ -95,6 +95,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", PERIGEE_VERSION);
   app.footer("perigee COMMAND --help lists the flags of a command. Documentation: docs/");
   perigee::cli::Action action;
+  perigee::cli::add_serve(app, action);
   perigee::cli::add_generate(app, action);
   perigee::cli::add_chat(app, action);
   perigee::cli::add_inspect(app, action);

@@ -110,6 +110,8 @@ class HttpServer {
   void post(std::function<void()> task);
   void after(double seconds, std::function<void()> task);
   size_t connections() const;
+  // Connections with a reply under way; on the I/O thread.
+  size_t busy() const;
 
  private:
   struct Parts;

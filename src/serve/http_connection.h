@@ -32,7 +32,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Cuts the connection.
   void close();
   bool closed() const { return state_ == State::kClosed; }
-  bool idle() const { return state_ == State::kIdle; }
+  bool replying() const { return state_ == State::kReplying; }
 
  private:
   friend class Reply;

@@ -151,4 +151,9 @@ void HttpServer::after(double seconds, std::function<void()> task) {
 
 size_t HttpServer::connections() const { return parts_->count; }
 
+size_t HttpServer::busy() const {
+  return std::count_if(parts_->connections.begin(), parts_->connections.end(),
+                       [](const auto& connection) { return connection->replying(); });
+}
+
 }  // namespace perigee::serve

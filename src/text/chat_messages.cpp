@@ -137,6 +137,29 @@ std::vector<Message> read_messages(const json::array& messages) {
   return out;
 }
 
+void check_tools(const json::array& tools, ErrorCode code, const std::string& where) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const json::object* object = tools[i].if_object();
+    const json::value* function = object ? object->if_contains("function") : nullptr;
+    const json::object* inner = function ? function->if_object() : nullptr;
+    const json::value* name = inner ? inner->if_contains("name") : nullptr;
+    if (!name || !name->is_string())
+      fail(code, "{}[{}] has no function.name; OpenAI's tool objects have one", where, i);
+    const std::string_view text = view(name->get_string());
+    const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+             c == '-' || c == '.';
+    });
+    if (text.empty() || text.size() > 64 || !plain)
+      fail(code, "{}[{}] has the function.name {}; 1 to 64 letters, digits, '_', '-' and '.' are needed",
+           where, i, json_string(text.substr(0, 80)));
+    const json::value* parameters = inner->if_contains("parameters");
+    if (parameters && !parameters->is_object() && !parameters->is_null())
+      fail(code, "{}[{}] ({}) has function.parameters that are not an object; give a JSON schema", where, i,
+           text);
+  }
+}
+
 void order_tool_results(std::vector<Message>& messages) {
   std::vector<HistoryCall> calls;  // of the latest assistant turn
   size_t results = 0;              // tool results since that turn

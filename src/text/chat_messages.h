@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace perigee {
 
 enum class Role { kUser, kSystem, kAssistant, kTool };
@@ -34,6 +36,10 @@ struct Message {
 
 // Throws Error{kBadRequest} or Error{kUnsupported}, naming the message by its index.
 std::vector<Message> read_messages(const boost::json::array& messages);
+
+// What OpenAI's API asks of tools: a function with a plain name each, and parameters that are an object where
+// there are any. Throws Error{code} naming the entry; `where` precedes its index.
+void check_tools(const boost::json::array& tools, ErrorCode code, const std::string& where);
 
 // Puts each run of tool results in the order of the calls they answer, and names them after those calls. A
 // run with a result that answers no call stays in its order, and is named by position where it has no name of

@@ -225,7 +225,7 @@ def test_tools(tmp_path, text):
     file = tmp_path / "tools.json"
     file.write_text(text)
     line = fails(2, "generate", MODEL, "--prompt", "x", "--tools", file)
-    assert str(file) in line and ("entry 0" in line or "not JSON" in line)
+    assert str(file) in line and (f"{file}[0]" in line or "not JSON" in line)
     assert str(tmp_path) in fails(2, "generate", MODEL, "--prompt", "x", "--tools", tmp_path)
 
 

@@ -1,0 +1,238 @@
+// perigee serve: the OpenAI-compatible server over one engine.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/conversation.h"
+#include "cli/flags.h"
+#include "cli/streams.h"
+#include "cli/validators.h"
+#include "serve/api.h"
+#include "serve/api_error.h"
+#include "serve/engine_thread.h"
+
+namespace perigee::cli {
+
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  serve::HttpOptions http;
+  serve::ApiOptions api;
+  std::vector<std::string> names;
+  std::string allowed_origins, chat_kwargs, metrics_compat = "none", ignored_text;
+  int64_t max_model_len = 0;
+  int max_num_seqs = 64, max_num_batched_tokens = 512, shutdown_timeout = 30;
+  bool prefix_caching = true, no_prefix_caching = false, no_access_log = false, ignored = false;
+};
+
+// vLLM's form: a JSON list of strings.
+std::vector<std::string> read_origins(const std::string& text) {
+  std::vector<std::string> out;
+  if (text.empty()) return out;
+  boost::system::error_code error;
+  const boost::json::value list = boost::json::parse(text, error);
+  const auto reject = [&] {
+    fail(ErrorCode::kUsage, "--allowed-origins {}: give a JSON list of strings, e.g. '[\"*\"]'", text);
+  };
+  if (error || !list.is_array()) reject();
+  for (const boost::json::value& origin : list.get_array()) {
+    if (!origin.is_string()) reject();
+    out.emplace_back(origin.get_string());
+  }
+  return out;
+}
+
+boost::json::object read_object(const std::string& flag, const std::string& text) {
+  if (text.empty()) return {};
+  boost::system::error_code error;
+  boost::json::value value = boost::json::parse(text, error);
+  if (error || !value.is_object()) fail(ErrorCode::kUsage, "{} {}: give a JSON object", flag, text);
+  return std::move(value.get_object());
+}
+
+serve::ServedModel served_model(const Flags& f, const ChatModel& chat, const Runner& runner) {
+  std::string folder = f.model.model;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  serve::ServedModel model{.names = f.names,
+                           .root = folder,
+                           .tokenizer = chat.tokenizer(),
+                           .format = make_chat_format(chat.tokenizer()),
+                           .stop_ids = chat.stop_ids(runner.config()),
+                           .max_model_len = runner.config().max_position_embeddings,
+                           .created = std::time(nullptr),
+                           .defaults = SamplingFlags{}.params(f.model.model),
+                           .chat_defaults = read_object("--default-chat-template-kwargs", f.chat_kwargs),
+                           .numerics = runner.numerics(),
+                           .version = PERIGEE_VERSION};
+  if (model.names.empty()) model.names = {folder};
+  if (f.max_model_len > 0) {
+    if (model.max_model_len > 0 && f.max_model_len > model.max_model_len)
+      fail(ErrorCode::kUsage, "--max-model-len {}: the model's context is {}; lower it", f.max_model_len,
+           model.max_model_len);
+    model.max_model_len = f.max_model_len;
+  }
+  return model;
+}
+
+// Waits, on the I/O thread, until nothing is under way, or until `deadline`, and stops.
+void drain(serve::HttpServer& server, serve::Api& api, double seconds_left) {
+  constexpr double kPause = 0.05;
+  if (server.busy() == 0 && api.in_flight() == 0) return server.stop();
+  if (seconds_left <= 0) {
+    api.abort_all("the server stopped before the answer was complete");
+    return server.after(0.5, [&server] { server.stop(); });
+  }
+  server.after(kPause, [&server, &api, seconds_left] { drain(server, api, seconds_left - kPause); });
+}
+
+int run_serve(Flags& f) {
+  const ChatModel chat(f.model.model);
+  f.api.allowed_origins = read_origins(f.allowed_origins);
+  f.api.access_log = !f.no_access_log;
+  f.api.vllm_metrics = f.metrics_compat == "vllm";
+  if (const char* key = std::getenv("PERIGEE_API_KEY"); key && *key) f.api.api_keys.emplace_back(key);
+  if (f.http.certificate_file.empty() != f.http.key_file.empty())
+    fail(ErrorCode::kUsage, "--ssl-certfile and --ssl-keyfile go together; give both");
+  f.http.admit = [](const serve::HttpRequest&) { return 503; };
+  // The port first: a port in use should not cost the time of loading a model.
+  serve::Api* api_pointer = nullptr;
+  f.http.admit = [&](const serve::HttpRequest& request) { return api_pointer->admit(request); };
+  f.http.handler = [&](auto request, auto reply) {
+    api_pointer->handle(std::move(request), std::move(reply));
+  };
+  f.http.refusal = [](int status, std::string_view message) { return serve::error_body(status, message); };
+  f.http.common_headers = [&](const serve::HttpRequest& request) {
+    return api_pointer->common_headers(request);
+  };
+  f.http.log = [&](const serve::HttpExchange& exchange) { api_pointer->log(exchange); };
+  serve::HttpServer server(f.http);
+
+  Runner runner = f.model.load();
+  chat.check_fits(runner.config());
+  EngineOptions options;
+  options.scheduler.max_num_seqs = f.max_num_seqs;
+  options.scheduler.max_num_batched_tokens = std::max(f.max_num_batched_tokens, f.max_num_seqs);
+  const serve::ServedModel model = served_model(f, chat, runner);
+  serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
+                             options);
+  serve::Api api(model, engine, f.api);
+  api.connections = [&server] { return server.connections(); };
+  api_pointer = &api;
+  fmt::print(stderr, "{}: {} threads, numerics {}, KV cache {} rows, context {} tokens\n", f.model.model,
+             runner.threads(), runner.numerics().digest, runner.pool().rows(), model.max_model_len);
+  fmt::print(stderr, "serving {} at {}://{}:{} (Ctrl-C stops)\n", model.name(),
+             f.http.certificate_file.empty() ? "http" : "https",
+             f.http.host.find(':') == std::string::npos ? f.http.host : "[" + f.http.host + "]",
+             server.port());
+  bool stopping = false;
+  server.run([&](int signal) {
+    if (std::exchange(stopping, true)) _exit(128 + signal);  // asked twice: at once
+    api.drain();
+    fmt::print(stderr, "stopping: {} requests under way, at most {} s\n", api.in_flight(),
+               f.shutdown_timeout);
+    drain(server, api, f.shutdown_timeout);
+  });
+  api.stop();
+  return 0;
+}
+
+CLI::Validator only(const std::string& value, const std::string& why) {
+  return CLI::Validator(
+      [value, why](std::string& text) {
+        return text == value ? std::string() : fmt::format("'{}' is not supported: {}", text, why);
+      },
+      "");
+}
+
+CLI::Validator not_yet(const std::string& why) {
+  return CLI::Validator([why](std::string&) { return "is not supported by this build: " + why; }, "");
+}
+
+void add_flags(CLI::App& app, Flags& f) {
+  const auto in = [](const char* group, CLI::Option* option) {
+    option->group(group);
+    return option;
+  };
+  const char* kServer = "Server";
+  in(kServer, app.add_option("--host", f.http.host, "address to listen on; 0.0.0.0 for all"));
+  in(kServer, app.add_option("--port", f.http.port, "0 takes a free one")->transform(whole_number(0, 65535)));
+  in(kServer, app.add_option("--api-key", f.api.api_keys,
+                             "clients must send it; may be given again, or as PERIGEE_API_KEY")
+                  ->check(not_empty()));
+  in(kServer, app.add_option("--served-model-name", f.names,
+                             "names of the model in the API; the first is the one in answers")
+                  ->default_str("MODEL as given"));
+  in(kServer, app.add_option("--allowed-origins", f.allowed_origins, "CORS: a JSON list, e.g. '[\"*\"]'"));
+  in(kServer,
+     app.add_option("--ssl-certfile", f.http.certificate_file, "PEM certificate chain: serve https"));
+  in(kServer, app.add_option("--ssl-keyfile", f.http.key_file, "its key"));
+  in(kServer, app.add_option("--shutdown-timeout", f.shutdown_timeout,
+                             "seconds that requests have to finish after SIGTERM")
+                  ->transform(whole_number(0, 1 << 20)));
+  in(kServer, app.add_option("--max-requests", f.api.max_requests, "under way at once; more are answered 429")
+                  ->transform(whole_number(1, 1 << 20)));
+  in(kServer, app.add_option("--max-body-bytes", f.http.limits.body_bytes, "of a request")
+                  ->transform(whole_number(1024, uint64_t{1} << 34)));
+  in(kServer,
+     app.add_option("--keep-alive", f.http.limits.idle_seconds, "seconds that an idle connection stays open")
+         ->transform(whole_number(1, 1 << 20)));
+  in(kServer, app.add_flag("--disable-access-log", f.no_access_log, "no line of JSON per request on stderr"));
+  in(kServer, app.add_option("--metrics-compat", f.metrics_compat, "vllm: /metrics has vLLM's names too")
+                  ->check(CLI::IsMember({"none", "vllm"})));
+  const char* kEngine = "Engine";
+  in(kEngine, app.add_option("--max-model-len", f.max_model_len, "tokens of prompt and answer together")
+                  ->transform(whole_number(2, 1 << 30))
+                  ->default_str("the model's"));
+  in(kEngine, app.add_option("--max-num-seqs", f.max_num_seqs, "answers computed at once")
+                  ->transform(whole_number(1, 256)));
+  in(kEngine, app.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "tokens of one step")
+                  ->transform(whole_number(16, 1 << 20)));
+  in(kEngine, app.add_flag("--enable-prefix-caching", f.prefix_caching,
+                           "reuse the prefixes of earlier prompts (the default)"));
+  in(kEngine, app.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt whole"));
+  in(kEngine, app.add_option("--default-chat-template-kwargs", f.chat_kwargs,
+                             "JSON object: thinking, thinking_effort where a request has none"));
+  const char* kAccepted = "Accepted as vLLM has them";
+  for (const char* name : {"--enable-auto-tool-choice", "--trust-remote-code"})
+    in(kAccepted, app.add_flag(name, f.ignored,
+                               "nothing to switch on: tool calls are always parsed, no remote code runs"));
+  for (const char* name : {"--tool-call-parser", "--reasoning-parser"})
+    in(kAccepted, app.add_option(name, f.ignored_text, "the model's vocabulary decides")
+                      ->check(CLI::IsMember({"auto", "kimi_k3", "kimi_k2"})));
+  for (const char* name : {"--tensor-parallel-size", "--decode-context-parallel-size",
+                           "--pipeline-parallel-size", "--data-parallel-size"})
+    in(kAccepted, app.add_option(name, f.ignored_text, "1")
+                      ->check(only("1", "this build computes on one rank; give 1")));
+  const char* kNotYet = "Not in this build";
+  in(kNotYet,
+     app.add_option("--speculative-config", f.ignored_text, "")->check(not_yet("there are no draft models")));
+  in(kNotYet, app.add_option("--kv-transfer-config", f.ignored_text, "")
+                  ->check(not_yet("prefill and decode run in one engine")));
+  in(kNotYet, app.add_option("--lora-modules", f.ignored_text, "")->check(not_yet("there are no adapters")));
+  in(kNotYet, app.add_option("--gpu-memory-utilization", f.ignored_text, "")
+                  ->check(not_yet("it computes on the CPU; see --cache-memory")));
+  in(kNotYet, app.add_option("--mla-prefill", f.ignored_text, "")->check(not_yet("prefill is absorbed")));
+  for (const char* name : {"--enable-lora", "--enable-expert-parallel"})
+    in(kNotYet, app.add_flag_callback(name, [name] {
+      fail(ErrorCode::kUsage, "{} is not supported by this build; leave it out", name);
+    }));
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& run) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("serve", "an OpenAI-compatible server");
+  flags->model.add_to(*sub);
+  add_flags(*sub, *flags);
+  sub->callback([flags, &run] { run = [flags] { return run_serve(*flags); }; });
+}
+
+}  // namespace perigee::cli

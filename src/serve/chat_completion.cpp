@@ -1,0 +1,351 @@
+#include "serve/chat_completion.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <ctime>
+
+#include "serve/api_error.h"
+#include "serve/logprobs_json.h"
+#include "text/chat_messages.h"
+#include "text/json_text.h"
+
+namespace perigee::serve {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMostMessages = 16384, kMostTools = 1024;
+
+struct Shape {
+  ServedModel model;
+  std::string id;
+  int64_t created = 0;
+  StreamFields stream;
+  bool logprobs = false, token_ids = false, thinking = false;
+  int alternatives = 0;
+  std::vector<int32_t> prompt;  // when the ids are to be returned
+  int prompt_alternatives = -1;
+};
+
+json::object logprobs_or_null(const Shape& shape, const AnswerDelta& delta) {
+  return {{"content", chat_logprobs(shape.model.tokenizer, delta.tokens, shape.alternatives)},
+          {"refusal", nullptr}};
+}
+
+json::value stop_reason(const AnswerDelta& delta) {
+  if (delta.stop_string) return json::string(*delta.stop_string);
+  if (delta.stop_id) return *delta.stop_id;
+  return nullptr;
+}
+
+json::array token_ids(const std::vector<GeneratedToken>& tokens) {
+  json::array out;
+  for (const GeneratedToken& t : tokens) out.push_back(t.id);
+  return out;
+}
+
+class ChatEnvelope : public Envelope {
+ public:
+  explicit ChatEnvelope(Shape shape) : shape_(std::move(shape)) {}
+
+  void prompt_logprobs(int, std::vector<GeneratedToken> tokens) override {
+    prompt_tokens_ = std::move(tokens);
+  }
+
+  std::string events(int choice, const AnswerDelta& delta, const Usage& usage) override {
+    std::string out;
+    if (begun_.size() <= static_cast<size_t>(choice)) begun_.resize(choice + 1);
+    const bool begins = !begun_[choice];
+    if (begins) {
+      begun_[choice] = true;
+      calls_.resize(begun_.size());
+      out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, usage, true);
+    }
+    // A token may end the thinking and begin the text: two deltas, and its log-probability stands with the
+    // last.
+    json::object reasoning, rest;
+    if (!delta.reasoning.empty())
+      reasoning = {{"reasoning", delta.reasoning}, {"reasoning_content", delta.reasoning}};
+    if (!delta.content.empty()) rest["content"] = delta.content;
+    if (!delta.calls.empty()) {
+      json::array calls;
+      for (json::value& call : tool_calls_json(delta.calls)) {
+        call.as_object()["index"] = calls_[choice]++;
+        calls.push_back(std::move(call));
+      }
+      rest["tool_calls"] = std::move(calls);
+    }
+    if (!reasoning.empty() && rest.empty()) rest = std::exchange(reasoning, {});
+    if (!reasoning.empty()) out += event(choice, std::move(reasoning), nullptr, usage);
+    if (!rest.empty()) out += event(choice, std::move(rest), delta.finish.empty() ? &delta : nullptr, usage);
+    if (!delta.finish.empty()) out += event(choice, {}, &delta, usage);
+    return out;
+  }
+
+  std::string last_events(const Usage& usage) override {
+    std::string out;
+    if (shape_.stream.include_usage) {
+      json::object chunk = head("chat.completion.chunk");
+      chunk["choices"] = json::array();
+      chunk["usage"] = usage_json(usage);
+      out += sse(chunk);
+    }
+    return out + "data: [DONE]\n\n";
+  }
+
+  std::string error_events(int status, const std::string& message) override {
+    return "data: " + error_body(status, message) + "\n\ndata: [DONE]\n\n";
+  }
+
+  std::string whole(std::vector<AnswerDelta> choices, const Usage& usage) override {
+    json::object body = head("chat.completion");
+    json::array out;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      AnswerDelta& answer = choices[i];
+      const bool silent = answer.content.empty() && !answer.calls.empty();
+      json::object message = {
+          {"role", "assistant"},
+          {"content", silent ? json::value(nullptr) : json::value(json::string(answer.content))},
+          {"refusal", nullptr}};
+      if (shape_.thinking) {
+        message["reasoning"] = answer.reasoning;
+        message["reasoning_content"] = answer.reasoning;
+      }
+      if (!answer.calls.empty()) message["tool_calls"] = tool_calls_json(answer.calls);
+      json::object choice = {{"index", i},
+                             {"message", std::move(message)},
+                             {"logprobs", shape_.logprobs ? json::value(logprobs_or_null(shape_, answer))
+                                                          : json::value(nullptr)},
+                             {"finish_reason", answer.finish},
+                             {"stop_reason", stop_reason(answer)}};
+      if (shape_.token_ids) choice["token_ids"] = token_ids(answer.tokens);
+      out.push_back(std::move(choice));
+    }
+    body["choices"] = std::move(out);
+    body["usage"] = usage_json(usage);
+    if (shape_.token_ids) body["prompt_token_ids"] = json::value_from(shape_.prompt);
+    if (shape_.prompt_alternatives >= 0)
+      body["prompt_logprobs"] = prompt_logprobs_json(shape_.model.tokenizer, prompt_tokens_);
+    return json_text(body, JsonSpacing::kCompact);
+  }
+
+ private:
+  json::object head(std::string_view object) const {
+    return {{"id", "chatcmpl-" + shape_.id},
+            {"object", json::string_view(object.data(), object.size())},
+            {"created", shape_.created},
+            {"model", shape_.model.name()},
+            {"system_fingerprint", "perigee-" + shape_.model.numerics.digest}};
+  }
+
+  // One chunk. `tokens`: the delta whose log-probabilities and end it carries.
+  std::string event(int index, json::object delta, const AnswerDelta* tokens, const Usage& usage,
+                    bool first = false) {
+    json::object chunk = head("chat.completion.chunk");
+    json::object choice = {
+        {"index", index}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+    if (tokens && shape_.logprobs && !tokens->tokens.empty())
+      choice["logprobs"] = logprobs_or_null(shape_, *tokens);
+    if (tokens && !tokens->finish.empty()) {
+      choice["finish_reason"] = tokens->finish;
+      choice["stop_reason"] = stop_reason(*tokens);
+    }
+    if (shape_.token_ids) choice["token_ids"] = tokens ? token_ids(tokens->tokens) : json::array();
+    chunk["choices"] = json::array{std::move(choice)};
+    if (first && shape_.token_ids) chunk["prompt_token_ids"] = json::value_from(shape_.prompt);
+    if (shape_.stream.continuous_usage)
+      chunk["usage"] = usage_json(usage);
+    else if (shape_.stream.include_usage)
+      chunk["usage"] = nullptr;
+    return sse(chunk);
+  }
+
+  Shape shape_;
+  std::vector<bool> begun_;
+  std::vector<int> calls_;  // tool calls given out, by choice
+  std::vector<GeneratedToken> prompt_tokens_;
+};
+
+}  // namespace
+
+json::array tool_calls_json(const std::vector<ToolCall>& calls) {
+  json::array out;
+  for (const ToolCall& call : calls)
+    out.push_back({{"id", call.id},
+                   {"type", "function"},
+                   {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  return out;
+}
+
+namespace {
+
+void read_tools(BodyFields& body, ChatPrompt& prompt) {
+  prompt.tools = body.array("tools", kMostTools);
+  if (prompt.tools && prompt.tools->empty()) prompt.tools = nullptr;
+  if (prompt.tools) {
+    check_tools(*prompt.tools, ErrorCode::kBadRequest, "tools");
+    for (size_t i = 0; i < prompt.tools->size(); ++i) {
+      const json::value* strict =
+          (*prompt.tools)[i].as_object().at("function").as_object().if_contains("strict");
+      if (strict && strict->is_bool() && strict->get_bool())
+        fail(ErrorCode::kBadRequest,
+             "tools[{}].function.strict is true; this build cannot enforce a schema; leave strict out", i);
+    }
+    prompt.options.tools = prompt.tools;
+  }
+  const json::value* choice = body.find("tool_choice");
+  if (!choice) return;
+  if (choice->is_string() && choice->get_string() == "none") {
+    prompt.options.tool_choice = "none";
+  } else if (choice->is_string() && choice->get_string() == "auto") {
+    if (!prompt.tools)
+      fail(ErrorCode::kBadRequest, "tool_choice is \"auto\", but there are no tools; send some");
+  } else if (choice->is_object() || (choice->is_string() && choice->get_string() == "required")) {
+    fail(ErrorCode::kBadRequest,
+         "tool_choice that forces a call is not supported: this build cannot enforce it; use \"auto\" or "
+         "\"none\"");
+  } else {
+    body.reject("tool_choice",
+                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}");
+  }
+}
+
+void read_response_format(BodyFields& body, ChatPrompt& prompt) {
+  const json::object* format = body.object("response_format");
+  if (!format) return;
+  BodyFields fields(*format, "response_format.");
+  const auto type = fields.choice("type", {"text", "json_object", "json_schema"});
+  if (!type) fields.reject("type", "text, json_object or json_schema");
+  if (*type == "json_schema") {
+    const json::object* schema = fields.object("json_schema");
+    if (!schema) fields.reject("json_schema", "an object with name and schema");
+    BodyFields inner(*schema, "response_format.json_schema.");
+    if (inner.boolean("strict").value_or(false))
+      fail(ErrorCode::kBadRequest,
+           "response_format.json_schema.strict is true; this build asks the model for the schema but cannot "
+           "enforce "
+           "it; leave strict out");
+  }
+  if (*type != "text") prompt.options.response_format = body.find("response_format");
+}
+
+// thinking and its effort: chat_template_kwargs, reasoning_effort, Moonshot's own "thinking".
+void read_thinking(BodyFields& body, const ServedModel& model, ChatOptions& options) {
+  const auto read_kwargs = [&](const json::object& object, std::string where) {
+    BodyFields kwargs(object, std::move(where));
+    for (const char* key : {"thinking", "enable_thinking"})
+      if (const auto on = kwargs.boolean(key)) options.thinking = *on;
+    if (const auto effort = kwargs.choice("thinking_effort", {"low", "medium", "high", "max"}))
+      options.thinking_effort = effort;
+    if (const auto unknown = kwargs.unknown(); !unknown.empty())
+      fail(ErrorCode::kBadRequest,
+           "{} is unknown; the chat formats know thinking, enable_thinking and thinking_effort",
+           unknown.front());
+  };
+  read_kwargs(model.chat_defaults, "--default-chat-template-kwargs ");
+  if (const auto effort =
+          body.choice("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"})) {
+    if (*effort == "none")
+      options.thinking = false;
+    else
+      options.thinking_effort = *effort == "minimal" ? "low" : *effort == "xhigh" ? "max" : *effort;
+  }
+  if (const json::object* thinking = body.object("thinking")) {
+    BodyFields fields(*thinking, "thinking.");
+    if (const auto type = fields.choice("type", {"enabled", "disabled"}))
+      options.thinking = *type == "enabled";
+  }
+  if (const json::object* kwargs = body.object("chat_template_kwargs"))
+    read_kwargs(*kwargs, "chat_template_kwargs.");
+}
+
+}  // namespace
+
+ChatPrompt read_chat_prompt(BodyFields& body, const ServedModel& model) {
+  ChatPrompt prompt;
+  prompt.messages = body.array("messages", kMostMessages);
+  if (!prompt.messages || prompt.messages->empty()) body.reject("messages", "a list of at least one message");
+  read_thinking(body, model, prompt.options);
+  read_tools(body, prompt);
+  read_response_format(body, prompt);
+  prompt.options.add_generation_prompt = body.boolean("add_generation_prompt").value_or(true);
+  body.unsupported("continue_final_message", "the chat format has no open answers");
+  body.unsupported("chat_template", "chat formats are native code; no template is run");
+  body.unsupported("documents", "put them into a message");
+  return prompt;
+}
+
+ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
+  check_model_name(body, model);
+  ChatWork work;
+  work.prompt = read_chat_prompt(body, model);
+  if (!work.prompt.options.add_generation_prompt)
+    fail(ErrorCode::kBadRequest,
+         "add_generation_prompt is false; an answer needs its beginning; leave it out");
+  work.stream = read_stream_fields(body);
+  Request& request = work.request;
+  read_generation_fields(body, model, request, work.answer);
+  work.answer.one_call = !body.boolean("parallel_tool_calls").value_or(true);
+  const auto max_completion = body.integer("max_completion_tokens", 1, 1 << 30);
+  const auto max_tokens = body.integer("max_tokens", 1, 1 << 30);
+  refuse_unsupported(body);
+  request.prompt = model.tokenizer.encode(model.format->render(*work.prompt.messages, work.prompt.options));
+  request.max_tokens = answer_room(model, request.prompt.size(), max_completion ? max_completion : max_tokens,
+                                   max_completion ? "max_completion_tokens" : "max_tokens");
+  if (request.logits.min_tokens > request.max_tokens)
+    fail(ErrorCode::kBadRequest, "min_tokens is {}, but at most {} tokens will be generated",
+         request.logits.min_tokens, request.max_tokens);
+  return work;
+}
+
+Plan chat_plan(ChatWork work, const ServedModel& model, const std::string& id,
+               std::unique_ptr<Envelope> envelope) {
+  Plan plan;
+  plan.stream = work.stream.stream;
+  for (int branch = 0; branch < work.request.n; ++branch)
+    plan.answers.emplace_back(
+        model.tokenizer,
+        model.format->parser(work.prompt.options.thinking, id + ":" + std::to_string(branch)), work.answer);
+  plan.requests.push_back(std::move(work.request));
+  plan.envelope = std::move(envelope);
+  if (work.prompt.options.response_format)
+    plan.headers.emplace_back("X-Perigee-Warning", "response_format is asked of the model, not enforced");
+  return plan;
+}
+
+Plan plan_chat_completion(BodyFields& body, const ServedModel& model, const std::string& id) {
+  body.ignore("skip_special_tokens");  // control tokens never are text in chat
+  body.unsupported("functions", "use tools");
+  body.unsupported("function_call", "use tool_choice");
+  body.unsupported("audio", "ask for text");
+  body.unsupported("web_search_options", "describe a tool");
+  body.unsupported("best_of", "ask for n answers");
+  if (body.boolean("echo").value_or(false)) body.unsupported("echo", "the prompt is in your messages");
+  if (const json::array* modalities = body.array("modalities", 8))
+    if (modalities->size() != 1 || (*modalities)[0] != "text") body.reject("modalities", "[\"text\"]");
+
+  ChatWork work = read_chat_work(body, model);
+  Shape shape{.model = model,
+              .id = id,
+              .created = std::time(nullptr),
+              .stream = work.stream,
+              .thinking = work.prompt.options.thinking};
+  shape.logprobs = body.boolean("logprobs").value_or(false);
+  if (const auto top = body.integer("top_logprobs", 0, kMostAlternatives)) {
+    if (!shape.logprobs && *top > 0)
+      fail(ErrorCode::kBadRequest, "top_logprobs is {}, but logprobs is not true; set it", *top);
+    shape.alternatives = static_cast<int>(*top);
+  }
+  work.request.top_logprobs = shape.alternatives;
+  if (const auto n = body.integer("prompt_logprobs", 0, kMostAlternatives)) {
+    if (shape.stream.stream)
+      fail(ErrorCode::kBadRequest, "prompt_logprobs is given with \"stream\": true; ask for a whole answer");
+    work.request.prompt_logprobs = shape.prompt_alternatives = static_cast<int>(*n);
+  }
+  shape.token_ids = body.boolean("return_token_ids").value_or(false);
+  if (shape.token_ids) shape.prompt = work.request.prompt;
+  return chat_plan(std::move(work), model, id, std::make_unique<ChatEnvelope>(std::move(shape)));
+}
+
+}  // namespace perigee::serve

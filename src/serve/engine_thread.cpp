@@ -1,0 +1,131 @@
+#include "serve/engine_thread.h"
+
+#include <algorithm>
+
+namespace perigee::serve {
+
+EngineThread::EngineThread(Runner& runner, PrefixTreeOptions prefixes, bool prefix_caching,
+                           EngineOptions options)
+    : runner_(runner), prefix_options_(prefixes) {
+  if (prefix_caching) prefixes_.emplace(runner_.pool(), prefix_options_);
+  engine_.emplace(runner_, prefixes_ ? &*prefixes_ : nullptr, std::move(options));
+  stats_ = engine_->stats();
+  thread_ = std::thread([this] { work(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+Ticket EngineThread::submit(Request request, Listener listener) {
+  Ticket ticket;
+  {
+    const std::lock_guard lock(mutex_);
+    ticket = next_++;
+    submissions_.push_back({ticket, std::move(request), std::move(listener)});
+  }
+  wake_.notify_one();
+  return ticket;
+}
+
+void EngineThread::cancel(Ticket ticket, int branch) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancellations_.push_back({ticket, branch});
+  }
+  wake_.notify_one();
+}
+
+Engine::Stats EngineThread::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void EngineThread::pause() {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void EngineThread::resume() {
+  {
+    const std::lock_guard lock(mutex_);
+    paused_ = false;
+  }
+  wake_.notify_one();
+}
+
+bool EngineThread::reset_prefix_cache() {
+  std::unique_lock lock(mutex_);
+  ++resets_wanted_;
+  wake_.notify_one();
+  quiet_.wait(lock, [this] { return resets_wanted_ == 0 || stopping_; });
+  return reset_done_;
+}
+
+void EngineThread::take_in(Submission& submission) {
+  const int branches = submission.request.n;
+  try {
+    const RequestId id = engine_->submit(std::move(submission.request));
+    live_.emplace(id, Live{submission.ticket, std::move(submission.listener), branches});
+    requests_.emplace(submission.ticket, id);
+  } catch (const Error& error) {
+    submission.listener.on_refused(error);
+  } catch (const std::exception& error) {
+    submission.listener.on_refused(Error(ErrorCode::kInternal, error.what()));
+  }
+}
+
+void EngineThread::deliver() {
+  for (Event& event : engine_->take_events()) {
+    const auto live = live_.find(event.request);
+    if (live == live_.end()) continue;
+    const bool last = event.finish != FinishReason::kNone && --live->second.branches == 0;
+    const auto on_event = live->second.listener.on_event;
+    if (last) {
+      requests_.erase(live->second.ticket);
+      live_.erase(live);
+    }
+    on_event(std::move(event));
+  }
+}
+
+void EngineThread::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto work_to_do = [this] { return !engine_->idle() && !paused_; };
+    wake_.wait(lock, [&] {
+      return stopping_ || !submissions_.empty() || !cancellations_.empty() || resets_wanted_ > 0 ||
+             work_to_do();
+    });
+    if (stopping_) break;
+    auto submissions = std::exchange(submissions_, {});
+    auto cancellations = std::exchange(cancellations_, {});
+    const bool step = !paused_;
+    if (resets_wanted_ > 0 && submissions.empty()) {
+      reset_done_ = engine_->idle();
+      if (reset_done_ && prefixes_) prefixes_->clear();
+      resets_wanted_ = 0;
+      quiet_.notify_all();
+    }
+    lock.unlock();
+    for (Submission& submission : submissions) take_in(submission);
+    for (const Cancellation& c : cancellations)
+      if (const auto id = requests_.find(c.ticket); id != requests_.end())
+        engine_->cancel(id->second, c.branch);
+    if (step || !cancellations.empty()) {
+      if (step) engine_->step();
+      deliver();
+    }
+    const Engine::Stats stats = engine_->stats();
+    lock.lock();
+    stats_ = stats;
+  }
+  quiet_.notify_all();
+}
+
+}  // namespace perigee::serve

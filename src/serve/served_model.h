@@ -1,0 +1,35 @@
+// What the server knows of the model it serves, besides the engine that runs it.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/numerics.h"
+#include "ops/ops.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace perigee::serve {
+
+struct ServedModel {
+  std::vector<std::string> names;  // the first is the one in answers
+  std::string root;                // the folder
+  Tokenizer tokenizer;
+  std::shared_ptr<const ChatFormat> format;
+  std::vector<int32_t> stop_ids;      // of the chat format and the config
+  int64_t max_model_len = 0;          // tokens of prompt and answer together
+  int64_t created = 0;                // seconds since 1970
+  SampleParams defaults;              // of generation_config.json
+  boost::json::object chat_defaults;  // of chat_template_kwargs
+  NumericsIdentity numerics;
+  std::string version;
+
+  int64_t vocabulary() const { return tokenizer.vocabulary().size(); }
+  const std::string& name() const { return names.front(); }
+};
+
+}  // namespace perigee::serve

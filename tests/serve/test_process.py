@@ -1,0 +1,156 @@
+"""The process: start, flags, signals, TLS, the log."""
+
+import json
+import signal
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from server import BINARY, MODEL, ROOT, Server, needs_model
+
+pytestmark = needs_model
+
+
+def post(server, body, path="/v1/chat/completions", **headers):
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json", **headers})
+    return urllib.request.urlopen(request, timeout=60)
+
+
+def status_of(call):
+    try:
+        return call().status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+LONG = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+def test_sigterm_drains_and_exits_with_0():
+    with Server() as server:
+        stream = post(server, LONG)
+        first = stream.readline()
+        server.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 20
+        while status_of(lambda: urllib.request.urlopen(server.url + "/ready")) != 503:
+            assert time.monotonic() < end
+        assert status_of(lambda: urllib.request.urlopen(server.url + "/health")) == 200
+        assert status_of(lambda: post(server, {"messages": [{"role": "user", "content": "Hi"}]})) == 503
+        rest = stream.read().decode()
+        assert first.startswith(b"data: ") and rest.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in rest
+        assert server.process.wait(30) == 0
+
+
+def test_the_shutdown_timeout_ends_what_is_left_with_an_error():
+    with Server("--shutdown-timeout", 0) as server:
+        stream = post(server, {**LONG, "max_tokens": 100000})
+        stream.readline()
+        server.process.send_signal(signal.SIGTERM)
+        rest = stream.read().decode()
+        assert "the server stopped" in rest and rest.endswith("data: [DONE]\n\n")
+        assert server.process.wait(30) == 0
+
+
+def test_a_second_signal_ends_at_once():
+    with Server() as server:
+        stream = post(server, {**LONG, "max_tokens": 100000})
+        stream.readline()
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == 128 + signal.SIGINT
+
+
+def test_keys_by_flag_and_environment():
+    with Server("--api-key", "one", env={"PERIGEE_API_KEY": "two"}) as server:
+        for key, status in (("one", 200), ("two", 200), ("three", 401), ("", 401)):
+            request = urllib.request.Request(server.url + "/v1/models", headers={"Authorization": "Bearer " + key})
+            assert status_of(lambda: urllib.request.urlopen(request)) == status
+        assert server.stop() == 0
+
+
+def test_the_access_log_is_json():
+    with Server("--served-model-name", "tiny", "--served-model-name", "alias") as server:
+        answer = json.load(post(server, {"model": "alias", "messages": [{"role": "user", "content": "Hi"}]}, **{"X-Request-Id": "my-id"}))
+        assert answer["model"] == "tiny" and answer["id"] == "chatcmpl-my-id"
+        assert server.stop() == 0
+        lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+        assert [(one["id"], one["method"], one["path"], one["status"]) for one in lines] == [
+            ("my-id", "POST", "/v1/chat/completions", 200)]
+
+
+def test_tls(tmp_path):
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        capture_output=True)  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl cannot make a certificate here")
+    context = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    with Server("--ssl-certfile", tmp_path / "cert.pem", "--ssl-keyfile", tmp_path / "key.pem") as server:
+        assert server.url.startswith("https://")
+        request = urllib.request.Request(
+            server.url + "/v1/chat/completions",
+            json.dumps({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, "stream": True}).encode())
+        text = urllib.request.urlopen(request, context=context, timeout=60).read().decode()
+        assert '"content":"4' in text and text.endswith("data: [DONE]\n\n")
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(server.url + "/health", timeout=10)  # does not trust the certificate
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "args, word",
+    [
+        (["--port", "70000"], "--port"),
+        (["--tensor-parallel-size", "2"], "--tensor-parallel-size"),
+        (["--speculative-config", "{}"], "--speculative-config"),
+        (["--kv-transfer-config", "{}"], "--kv-transfer-config"),
+        (["--enable-lora"], "--enable-lora"),
+        (["--tool-call-parser", "hermes"], "--tool-call-parser"),
+        (["--max-model-len", "99999999"], "--max-model-len"),
+        (["--allowed-origins", "*"], "--allowed-origins"),
+        (["--default-chat-template-kwargs", "thinking"], "--default-chat-template-kwargs"),
+        (["--ssl-certfile", "x.pem"], "--ssl-keyfile"),
+        (["--ssl-certfile", "absent.pem", "--ssl-keyfile", "absent.pem"], "absent.pem"),
+        (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--max-num-sequences", "4"], "--max-num-seqs"),
+    ],
+)
+def test_flags_that_cannot_be(args, word):
+    done = subprocess.run([BINARY, "serve", MODEL, "--port", "0", *args], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == "" and word in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_port_in_use():
+    with Server() as server:
+        done = subprocess.run([BINARY, "serve", MODEL, "--port", str(server.port)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and str(server.port) in done.stderr
+
+
+def test_flags_of_vllm_that_change_nothing():
+    with Server("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3", "--reasoning-parser", "kimi_k3", "--trust-remote-code",
+                "--tensor-parallel-size", "1", "--enable-prefix-caching", "--default-chat-template-kwargs", '{"thinking": false}') as server:  # fmt: skip
+        answer = json.load(post(server, {"messages": [{"role": "user", "content": "Hi"}]}))
+        assert "reasoning" not in answer["choices"][0]["message"]
+        assert server.stop() == 0
+
+
+def test_a_long_prompt_does_not_hold_up_health():
+    """2,000 messages are read and tokenised while /health answers."""
+    with Server("--disable-access-log") as server:
+        messages = [{"role": "user", "content": "word " * 60}] * 2000
+        done = []
+        asker = threading.Thread(target=lambda: done.append(status_of(lambda: post(server, {"messages": messages, "max_tokens": 1}, "/tokenize"))))
+        asker.start()
+        answered = 0
+        while asker.is_alive():
+            assert urllib.request.urlopen(server.url + "/health", timeout=10).status == 200
+            answered += 1
+        asker.join()
+        assert done == [200] and answered > 0
