@@ -9,6 +9,7 @@ void add_bench(CLI::App& app, Action& run) {
   add_bench_latency(*bench, run);
   add_bench_throughput(*bench, run);
   add_bench_kernels(*bench, run);
+  add_bench_serve(*bench, run);
 }
 
 }  // namespace perigee::cli

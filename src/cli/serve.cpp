@@ -8,6 +8,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "cache/cached_sequence.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
@@ -57,7 +58,18 @@ boost::json::object read_object(const std::string& flag, const std::string& text
   return std::move(value.get_object());
 }
 
-serve::ServedModel served_model(const Flags& f, const ChatModel& chat, const Runner& runner) {
+// The longest sequence that the cache holds alone, up to the model's context.
+int64_t longest_sequence(Runner& runner) {
+  const int64_t context = runner.config().max_position_embeddings, rows = runner.pool().rows();
+  int64_t fits = 0, too_long = context + 1;
+  while (too_long - fits > 1) {
+    const int64_t middle = fits + (too_long - fits) / 2;
+    (CachedSequence::most_rows(runner.pool().plan(), middle) <= rows ? fits : too_long) = middle;
+  }
+  return fits;
+}
+
+serve::ServedModel served_model(const Flags& f, const ChatModel& chat, Runner& runner) {
   std::string folder = f.model.model;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   serve::ServedModel model{.names = f.names,
@@ -65,7 +77,7 @@ serve::ServedModel served_model(const Flags& f, const ChatModel& chat, const Run
                            .tokenizer = chat.tokenizer(),
                            .format = make_chat_format(chat.tokenizer()),
                            .stop_ids = chat.stop_ids(runner.config()),
-                           .max_model_len = runner.config().max_position_embeddings,
+                           .max_model_len = longest_sequence(runner),
                            .created = std::time(nullptr),
                            .defaults = SamplingFlags{}.params(f.model.model),
                            .chat_defaults = read_object("--default-chat-template-kwargs", f.chat_kwargs),
@@ -73,9 +85,12 @@ serve::ServedModel served_model(const Flags& f, const ChatModel& chat, const Run
                            .version = PERIGEE_VERSION};
   if (model.names.empty()) model.names = {folder};
   if (f.max_model_len > 0) {
-    if (model.max_model_len > 0 && f.max_model_len > model.max_model_len)
-      fail(ErrorCode::kUsage, "--max-model-len {}: the model's context is {}; lower it", f.max_model_len,
-           model.max_model_len);
+    if (f.max_model_len > model.max_model_len)
+      fail(ErrorCode::kUsage,
+           "--max-model-len {}: the model's context is {}, and the cache holds {} tokens of one answer; "
+           "lower it, or "
+           "raise --cache-memory",
+           f.max_model_len, runner.config().max_position_embeddings, model.max_model_len);
     model.max_model_len = f.max_model_len;
   }
   return model;
@@ -100,7 +115,6 @@ int run_serve(Flags& f) {
   if (const char* key = std::getenv("PERIGEE_API_KEY"); key && *key) f.api.api_keys.emplace_back(key);
   if (f.http.certificate_file.empty() != f.http.key_file.empty())
     fail(ErrorCode::kUsage, "--ssl-certfile and --ssl-keyfile go together; give both");
-  f.http.admit = [](const serve::HttpRequest&) { return 503; };
   // The port first: a port in use should not cost the time of loading a model.
   serve::Api* api_pointer = nullptr;
   f.http.admit = [&](const serve::HttpRequest& request) { return api_pointer->admit(request); };
@@ -139,6 +153,7 @@ int run_serve(Flags& f) {
                f.shutdown_timeout);
     drain(server, api, f.shutdown_timeout);
   });
+  engine.stop();
   api.stop();
   return 0;
 }

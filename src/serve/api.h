@@ -42,7 +42,7 @@ class Api {
   int64_t in_flight() const { return metrics_.in_flight(); }
   // Ends them all with an error.
   void abort_all(const std::string& why);
-  // No engine callback may come after; before the engine is let go of.
+  // After the engine has stopped: its events go to threads that end here.
   void stop();
 
   std::function<size_t()> connections = [] { return size_t{0}; };

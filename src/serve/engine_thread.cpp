@@ -13,13 +13,13 @@ EngineThread::EngineThread(Runner& runner, PrefixTreeOptions prefixes, bool pref
   thread_ = std::thread([this] { work(); });
 }
 
-EngineThread::~EngineThread() {
+void EngineThread::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Ticket EngineThread::submit(Request request, Listener listener) {

@@ -17,8 +17,9 @@ class EngineThread : public EnginePort {
  public:
   // The runner outlives it.
   EngineThread(Runner& runner, PrefixTreeOptions prefixes, bool prefix_caching, EngineOptions options);
+  ~EngineThread() override { stop(); }
   // Stops at the end of the step being computed; requests still running hear nothing more.
-  ~EngineThread() override;
+  void stop();
 
   Ticket submit(Request request, Listener listener) override;
   void cancel(Ticket ticket, int branch) override;

@@ -26,13 +26,14 @@ class ScriptedEngine : public EnginePort {
   // `burst` tokens an event, `delay` between steps.
   explicit ScriptedEngine(Script script, int burst = 1, std::chrono::microseconds delay = {})
       : script_(std::move(script)), burst_(burst), delay_(delay), thread_([this] { work(); }) {}
-  ~ScriptedEngine() override {
+  ~ScriptedEngine() override { stop(); }
+  void stop() {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
     wake_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   Ticket submit(Request request, Listener listener) override {

@@ -54,6 +54,7 @@ class TestApi {
   ~TestApi() {
     server->stop();
     thread_.join();
+    engine.stop();
     api.stop();
   }
   int port() const { return server->port(); }
