@@ -226,18 +226,22 @@ void add_flags(CLI::App& app, Flags& f) {
     in(kAccepted, app.add_option(name, f.ignored_text, "1")
                       ->check(only("1", "this build computes on one rank; give 1")));
   const char* kNotYet = "Not in this build";
-  in(kNotYet,
-     app.add_option("--speculative-config", f.ignored_text, "")->check(not_yet("there are no draft models")));
-  in(kNotYet, app.add_option("--kv-transfer-config", f.ignored_text, "")
-                  ->check(not_yet("prefill and decode run in one engine")));
-  in(kNotYet, app.add_option("--lora-modules", f.ignored_text, "")->check(not_yet("there are no adapters")));
-  in(kNotYet, app.add_option("--gpu-memory-utilization", f.ignored_text, "")
-                  ->check(not_yet("it computes on the CPU; see --cache-memory")));
-  in(kNotYet, app.add_option("--mla-prefill", f.ignored_text, "")->check(not_yet("prefill is absorbed")));
+  const std::pair<const char*, const char*> refused[] = {
+      {"--speculative-config", "there are no draft models"},
+      {"--kv-transfer-config", "prefill and decode run in one engine"},
+      {"--lora-modules", "there are no adapters"},
+      {"--gpu-memory-utilization", "it computes on the CPU; see --cache-memory"},
+      {"--mla-prefill", "prefill is absorbed"},
+      {"--block-size", "the planner chooses it"},
+      {"--seed", "give each request its own"},
+      {"--config", "give flags on the command line"}};
+  for (const auto& [name, why] : refused)
+    in(kNotYet, app.add_option(name, f.ignored_text, why)->check(not_yet(why)));
   for (const char* name : {"--enable-lora", "--enable-expert-parallel"})
-    in(kNotYet, app.add_flag_callback(name, [name] {
-      fail(ErrorCode::kUsage, "{} is not supported by this build; leave it out", name);
-    }));
+    in(kNotYet,
+       app.add_flag_callback(
+           name, [name] { fail(ErrorCode::kUsage, "{} is not supported by this build; leave it out", name); },
+           "one rank, no adapters"));
 }
 
 }  // namespace

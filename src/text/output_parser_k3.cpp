@@ -222,7 +222,7 @@ bool K3OutputParser::close(const Tag& tag, std::string_view literal, Delta& delt
       const std::string member =
           json_string(call_.key) + ": " + argument_json(call_.type, replace_invalid_utf8(call_.value));
       call_.arguments += (call_.arguments.empty() ? "" : ", ") + member;
-      call_.broken |= call_.has_json;
+      call_.broken |= call_.has_json || !call_.keys.insert(call_.key).second;
       call_.raw += literal;
       place_ = Place::kCall;
       break;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,7 @@ class K3OutputParser : public OutputParser {
   struct Call {
     std::string raw, name, arguments;  // arguments: the members of a JSON object so far
     std::string key, type, value;      // of the argument being read
+    std::set<std::string> keys;        // of the arguments so far
     bool has_json = false;             // an element of raw JSON came
     bool broken = false;
   };

@@ -199,7 +199,8 @@ TEST(Api, SeveralAnswersKeepTheirIndex) {
   const json::object body = object_of(api.post("/v1/chat/completions", chat(R"(,"n":3)")));
   for (int64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(body.at("choices").as_array()[i].at("index"), i);
-    EXPECT_EQ(body.at("choices").as_array()[i].at("message").at("content"), "answer " + std::to_string(i));
+    EXPECT_EQ(body.at("choices").as_array()[i].at("message").at("content").as_string(),
+              "answer " + std::to_string(i));
   }
 }
 
@@ -574,7 +575,9 @@ TEST(Api, MetricsAreWellFormedAndCount) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
     const std::string line = text.substr(at, end - at);
-    if (line.starts_with("# TYPE ")) EXPECT_TRUE(types.insert(line).second) << line;
+    if (line.starts_with("# TYPE ")) {
+      EXPECT_TRUE(types.insert(line).second) << line;
+    }
     at = end + 1;
   }
 }

@@ -110,8 +110,8 @@ TEST(Http, PipelinedRequestsAreAnsweredInOrder) {
   Client client(server.port());
   std::string all;
   for (int i = 0; i < 50; ++i)
-    all += "POST /" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n" +
-           std::string(1, static_cast<char>('a' + i % 26));
+    all += fmt::format("POST /{} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{}", i,
+                       static_cast<char>('a' + i % 26));
   client.send(all);
   for (int i = 0; i < 50; ++i) {
     const HttpResponse r = client.read();

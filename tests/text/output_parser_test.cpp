@@ -162,6 +162,7 @@ TEST(K3Parser, WhatIsNoCallStaysText) {
   EXPECT_EQ(arguments("{open}json type=\"object\"{sep}{}{close}json{sep}" + argument("a", "number", "1")),
             "no call");
   EXPECT_EQ(arguments("words" + argument("a", "number", "1")), "no call");
+  EXPECT_EQ(arguments(argument("a", "number", "1") + argument("a", "number", "2")), "no call");
   const auto content = [](const std::string& text) {
     return parse("{close}response{sep}{open}tools{sep}" + text, false);
   };
