@@ -28,8 +28,8 @@ struct Shape {
   int prompt_alternatives = -1;
 };
 
-json::object logprobs_or_null(const Shape& shape, const AnswerDelta& delta) {
-  return {{"content", chat_logprobs(shape.model.tokenizer, delta.tokens, shape.alternatives)},
+json::object logprobs_of(const Shape& shape, const std::vector<GeneratedToken>& tokens) {
+  return {{"content", chat_logprobs(shape.model.tokenizer, tokens, shape.alternatives)},
           {"refusal", nullptr}};
 }
 
@@ -60,7 +60,7 @@ class ChatEnvelope : public Envelope {
     if (begins) {
       begun_[choice] = true;
       calls_.resize(begun_.size());
-      out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, usage, true);
+      out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, usage, true);
     }
     // A token may end the thinking and begin the text: two deltas, and its log-probability stands with the
     // last.
@@ -77,9 +77,10 @@ class ChatEnvelope : public Envelope {
       rest["tool_calls"] = std::move(calls);
     }
     if (!reasoning.empty() && rest.empty()) rest = std::exchange(reasoning, {});
-    if (!reasoning.empty()) out += event(choice, std::move(reasoning), nullptr, usage);
-    if (!rest.empty()) out += event(choice, std::move(rest), delta.finish.empty() ? &delta : nullptr, usage);
-    if (!delta.finish.empty()) out += event(choice, {}, &delta, usage);
+    const std::vector<GeneratedToken>* tokens = &delta.tokens;
+    if (!reasoning.empty()) out += event(choice, std::move(reasoning), nullptr, nullptr, usage);
+    if (!rest.empty()) out += event(choice, std::move(rest), std::exchange(tokens, nullptr), nullptr, usage);
+    if (!delta.finish.empty()) out += event(choice, {}, tokens, &delta, usage);
     return out;
   }
 
@@ -115,7 +116,7 @@ class ChatEnvelope : public Envelope {
       if (!answer.calls.empty()) message["tool_calls"] = tool_calls_json(answer.calls);
       json::object choice = {{"index", i},
                              {"message", std::move(message)},
-                             {"logprobs", shape_.logprobs ? json::value(logprobs_or_null(shape_, answer))
+                             {"logprobs", shape_.logprobs ? json::value(logprobs_of(shape_, answer.tokens))
                                                           : json::value(nullptr)},
                              {"finish_reason", answer.finish},
                              {"stop_reason", stop_reason(answer)}};
@@ -139,19 +140,18 @@ class ChatEnvelope : public Envelope {
             {"system_fingerprint", "perigee-" + shape_.model.numerics.digest}};
   }
 
-  // One chunk. `tokens`: the delta whose log-probabilities and end it carries.
-  std::string event(int index, json::object delta, const AnswerDelta* tokens, const Usage& usage,
-                    bool first = false) {
+  // One chunk, with the log-probabilities of `tokens`, and with the end of the answer.
+  std::string event(int index, json::object delta, const std::vector<GeneratedToken>* tokens,
+                    const AnswerDelta* end, const Usage& usage, bool first = false) {
     json::object chunk = head("chat.completion.chunk");
     json::object choice = {
         {"index", index}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-    if (tokens && shape_.logprobs && !tokens->tokens.empty())
-      choice["logprobs"] = logprobs_or_null(shape_, *tokens);
-    if (tokens && !tokens->finish.empty()) {
-      choice["finish_reason"] = tokens->finish;
-      choice["stop_reason"] = stop_reason(*tokens);
+    if (tokens && shape_.logprobs && !tokens->empty()) choice["logprobs"] = logprobs_of(shape_, *tokens);
+    if (end) {
+      choice["finish_reason"] = end->finish;
+      choice["stop_reason"] = stop_reason(*end);
     }
-    if (shape_.token_ids) choice["token_ids"] = tokens ? token_ids(tokens->tokens) : json::array();
+    if (shape_.token_ids) choice["token_ids"] = tokens ? token_ids(*tokens) : json::array();
     chunk["choices"] = json::array{std::move(choice)};
     if (first && shape_.token_ids) chunk["prompt_token_ids"] = json::value_from(shape_.prompt);
     if (shape_.stream.continuous_usage)

@@ -94,6 +94,20 @@ void EngineThread::deliver() {
   }
 }
 
+// Errors of a step end the requests concerned, inside the engine. What else is thrown (memory is out) must
+// not end the server.
+void EngineThread::run_step() {
+  try {
+    engine_->step();
+  } catch (const std::exception& error) {
+    for (auto& [id, live] : std::exchange(live_, {})) {
+      live.listener.on_event({.request = id, .finish = FinishReason::kError, .error = error.what()});
+      engine_->cancel(id);
+    }
+    requests_.clear();
+  }
+}
+
 void EngineThread::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -118,7 +132,7 @@ void EngineThread::work() {
       if (const auto id = requests_.find(c.ticket); id != requests_.end())
         engine_->cancel(id->second, c.branch);
     if (step || !cancellations.empty()) {
-      if (step) engine_->step();
+      if (step) run_step();
       deliver();
     }
     const Engine::Stats stats = engine_->stats();

@@ -46,6 +46,7 @@ class EngineThread : public EnginePort {
 
   void work();
   void take_in(Submission& submission);
+  void run_step();
   void deliver();
 
   Runner& runner_;

@@ -418,7 +418,7 @@ void Connection::finish() {
   // Closing at once with input unread would reset the connection, and the reply might be lost.
   state_ = State::kLingering;
   in_.clear();
-  socket_->shutdown_send();
+  socket_->shutdown_send(shared_from_this());
   read();
 }
 

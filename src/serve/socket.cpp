@@ -16,7 +16,7 @@ class PlainSocket : public Socket {
   void write_some(const std::vector<asio::const_buffer>& from, Io done) override {
     socket_.async_write_some(from, std::move(done));
   }
-  void shutdown_send() override {
+  void shutdown_send(std::shared_ptr<void>) override {
     boost::system::error_code ignored;
     socket_.shutdown(asio::socket_base::shutdown_send, ignored);
   }

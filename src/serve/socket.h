@@ -20,8 +20,8 @@ class Socket {
   virtual void handshake(std::function<void(boost::system::error_code)> done) = 0;
   virtual void read_some(boost::asio::mutable_buffer into, Io done) = 0;
   virtual void write_some(const std::vector<boost::asio::const_buffer>& from, Io done) = 0;
-  // No more will be written; reads go on.
-  virtual void shutdown_send() = 0;
+  // No more will be written; reads go on. `owner` keeps this socket alive meanwhile.
+  virtual void shutdown_send(std::shared_ptr<void> owner) = 0;
   virtual void close() = 0;
 };
 

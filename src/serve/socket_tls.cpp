@@ -27,8 +27,8 @@ class TlsSocket : public Socket {
     stream_.async_write_some(from, std::move(done));
   }
   // Without waiting for the peer's close_notify: our messages carry their own length.
-  void shutdown_send() override {
-    stream_.async_shutdown([](boost::system::error_code) {});
+  void shutdown_send(std::shared_ptr<void> owner) override {
+    stream_.async_shutdown([owner = std::move(owner)](boost::system::error_code) {});
   }
   void close() override {
     boost::system::error_code ignored;

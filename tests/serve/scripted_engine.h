@@ -34,6 +34,8 @@ class ScriptedEngine : public EnginePort {
     }
     wake_.notify_all();
     if (thread_.joinable()) thread_.join();
+    live_.clear();  // they hold replies, which must not outlive the server
+    arrived_.clear();
   }
 
   Ticket submit(Request request, Listener listener) override {

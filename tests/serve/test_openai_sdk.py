@@ -208,3 +208,78 @@ def test_answers_do_not_depend_on_the_others(client):
         t.join()
     for i in range(1, 8, 2):
         assert results[i].choices[0].logprobs == alone.choices[0].logprobs
+
+
+RESPONSE_TOOLS = [{"type": "function", **tool["function"], "strict": False} for tool in TOOLS]
+
+
+def test_responses(client):
+    r = client.responses.create(model=MODEL, input="What is 17 + 25?", temperature=0)
+    assert r.output_text == "42" and r.status == "completed" and r.error is None
+    assert [item.type for item in r.output] == ["reasoning", "message"]
+    assert r.usage.total_tokens == r.usage.input_tokens + r.usage.output_tokens
+    short = client.responses.create(model=MODEL, input="What is 17 + 25?", temperature=0, max_output_tokens=2)
+    assert short.status == "incomplete" and short.incomplete_details.reason == "max_output_tokens"
+    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+        client.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+
+
+def test_responses_stream_to_the_same_response(client):
+    whole = client.responses.create(model=MODEL, input="What is 17 + 25?", temperature=0)
+    kinds, text, numbers = [], "", []
+    with client.responses.stream(model=MODEL, input="What is 17 + 25?", temperature=0) as stream:
+        for event in stream:
+            kinds.append(event.type)
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        final = stream.get_final_response()
+    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
+    assert numbers == list(range(len(numbers)))
+    assert text == final.output_text == whole.output_text
+    assert [item.type for item in final.output] == [item.type for item in whole.output]
+
+
+def test_responses_with_a_tool(client):
+    items = [{"role": "user", "content": "What is the weather in Krakow?"}]
+    first = client.responses.create(model=MODEL, input=items, tools=RESPONSE_TOOLS, temperature=0)
+    call = first.output[-1]
+    assert call.type == "function_call" and call.name == "get_current_weather" and json.loads(call.arguments) == {"city": "Krakow"}
+    items += [item.model_dump(exclude_none=True) for item in first.output]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 12C"})
+    assert "12C" in client.responses.create(model=MODEL, input=items, tools=RESPONSE_TOOLS, temperature=0).output_text
+
+
+def test_responses_and_chat_are_one_model(client):
+    """The same conversation has the same prompt in both APIs."""
+    chat = ask(client)
+    response = client.responses.create(model=MODEL, input="What is 17 + 25?", temperature=0)
+    assert response.usage.input_tokens == chat.usage.prompt_tokens and response.output_text == chat.choices[0].message.content
+
+
+def test_the_agents_sdk(server):
+    agents = pytest.importorskip("agents")
+    agents.set_tracing_disabled(True)
+
+    @agents.function_tool(strict_mode=False)
+    def calculate(expr: str) -> str:
+        """Do exact arithmetic."""
+        a, op, b = expr.split()
+        return str(int(a) + int(b) if op == "+" else int(a) - int(b))
+
+    client = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", timeout=60)
+    agent = agents.Agent(name="sums", model=agents.OpenAIChatCompletionsModel(MODEL, client), tools=[calculate],
+                         model_settings=agents.ModelSettings(temperature=0))
+    result = asyncio.run(agents.Runner.run(agent, "Please work out 37507 - 53698."))
+    assert "-16191" in result.final_output
+    assert any(type(item).__name__ == "ToolCallOutputItem" and item.output == "-16191" for item in result.new_items)
+
+
+def test_the_agent_example(server):
+    import subprocess
+    import sys
+
+    from server import ROOT
+
+    done = subprocess.run([sys.executable, "examples/agent.py", "--base-url", server.url + "/v1"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
