@@ -76,6 +76,7 @@ serve::ServedModel served_model(const Flags& f, const ChatModel& chat, Runner& r
                            .root = folder,
                            .tokenizer = chat.tokenizer(),
                            .format = make_chat_format(chat.tokenizer()),
+                           .token_tree = std::make_shared<TokenTree>(chat.tokenizer().vocabulary()),
                            .stop_ids = chat.stop_ids(runner.config()),
                            .max_model_len = longest_sequence(runner),
                            .created = std::time(nullptr),

@@ -28,6 +28,15 @@ void insert_sorted(std::vector<int32_t>& set, int32_t token) {
   if (at == set.end() || *at != token) set.insert(at, token);
 }
 
+// No token but these; an empty list leaves all.
+void keep_only(std::span<float> z, const std::vector<int32_t>& ids) {
+  if (ids.empty()) return;
+  std::vector<std::pair<int32_t, float>> kept;
+  for (int32_t id : ids) kept.emplace_back(id, z[id]);
+  std::fill(z.begin(), z.end(), kOut);
+  for (const auto& [id, logit] : kept) z[id] = logit;
+}
+
 }  // namespace
 
 void check_logits_params(const LogitsParams& p, int vocab) {
@@ -59,12 +68,13 @@ LogitsProcessor::LogitsProcessor(LogitsParams params, std::vector<int32_t> stop_
   }
   active_ = p.repetition_penalty != 1.0f || p.frequency_penalty != 0.0f || p.presence_penalty != 0.0f ||
             p.min_p > 0.0f || !p.logit_bias.empty() || !p.allowed_ids.empty() || !p.bad_words.empty() ||
-            p.min_tokens > 0;
+            p.min_tokens > 0 || p.constraint;
 }
 
 void LogitsProcessor::accept(int32_t token) {
   if (!active_) return;
   answer_.push_back(token);
+  if (params_.constraint) params_.constraint = params_.constraint->after(token);
   if (params_.repetition_penalty != 1.0f) insert_sorted(seen_, token);
   const auto at = std::lower_bound(count_.begin(), count_.end(), std::pair(token, 0));
   if (at != count_.end() && at->first == token) {
@@ -75,12 +85,8 @@ void LogitsProcessor::accept(int32_t token) {
 }
 
 void LogitsProcessor::restrict(std::span<float> z) const {
-  if (!params_.allowed_ids.empty()) {
-    std::vector<std::pair<int32_t, float>> kept;
-    for (int32_t id : params_.allowed_ids) kept.emplace_back(id, z[id]);
-    std::fill(z.begin(), z.end(), kOut);
-    for (const auto& [id, logit] : kept) z[id] = logit;
-  }
+  keep_only(z, params_.allowed_ids);
+  if (params_.constraint) keep_only(z, params_.constraint->allowed());
   for (const auto& word : params_.bad_words) {  // its last token is out where the rest stands already
     const size_t rest = word.size() - 1;
     if (answer_.size() >= rest && std::equal(word.begin(), word.end() - 1, answer_.end() - rest)) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +13,18 @@
 #include "ops/ops.h"
 
 namespace perigee {
+
+// The form that an answer must have, from here on. It never changes: after() is another, so that drafts and
+// branches each go their own way, and going back is keeping the old one. One thread uses all that come from
+// one.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // The tokens that may come, ascending; empty: any.
+  virtual const std::vector<int32_t>& allowed() const = 0;
+  // Null when nothing is prescribed any more: the token was not allowed (a draft that will be rejected).
+  virtual std::shared_ptr<const TokenConstraint> after(int32_t token) const = 0;
+};
 
 struct LogitsParams {
   float repetition_penalty = 1.0f;  // > 0; z/r for z > 0, z·r otherwise, of tokens in prompt or answer
@@ -22,6 +35,7 @@ struct LogitsParams {
   std::vector<int32_t> allowed_ids;                   // empty: every token may be drawn
   std::vector<std::vector<int32_t>> bad_words;        // token sequences that must not appear in the answer
   int min_tokens = 0;                                 // until then no stop id is drawn
+  std::shared_ptr<const TokenConstraint> constraint;  // null: any form; event logs do not keep it
 };
 
 // Throws Error{kBadRequest} naming the field, its value and what is allowed.

@@ -146,7 +146,8 @@ void BodyFields::unsupported(std::string_view key, std::string_view instead) {
   const json::value* value = find(key);
   const bool empty = !value || (value->is_array() && value->get_array().empty()) ||
                      (value->is_object() && value->get_object().empty()) ||
-                     (value->is_bool() && !value->get_bool());
+                     (value->is_bool() && !value->get_bool()) ||
+                     (value->is_int64() && value->get_int64() == 0);
   if (!empty)
     fail(ErrorCode::kBadRequest, "{}{} is not supported: it is {}; {}", where_, key, shown(*value), instead);
 }

@@ -180,17 +180,28 @@ json::array tool_calls_json(const std::vector<ToolCall>& calls) {
 
 namespace {
 
+// The function that tool_choice names: OpenAI's chat and responses APIs spell it in two ways.
+std::string named_tool(const json::object& choice, const json::array& tools) {
+  const json::value* function = choice.if_contains("function");
+  const json::object& inner = function && function->is_object() ? function->get_object() : choice;
+  const json::value* name = inner.if_contains("name");
+  if (!name || !name->is_string())
+    fail(ErrorCode::kBadRequest,
+         "tool_choice names no function; give {{\"type\": \"function\", \"function\": {{\"name\": …}}}}");
+  for (const json::value& tool : tools)
+    if (tool.at("function").at("name") == *name) return std::string(name->get_string());
+  fail(ErrorCode::kBadRequest, "tool_choice names the function \"{}\", which is not among the tools",
+       std::string_view(name->get_string()).substr(0, 80));
+}
+
 void read_tools(BodyFields& body, ChatPrompt& prompt) {
   prompt.tools = body.array("tools", kMostTools);
   if (prompt.tools && prompt.tools->empty()) prompt.tools = nullptr;
   if (prompt.tools) {
     check_tools(*prompt.tools, ErrorCode::kBadRequest, "tools");
-    for (size_t i = 0; i < prompt.tools->size(); ++i) {
-      const json::value* strict =
-          (*prompt.tools)[i].as_object().at("function").as_object().if_contains("strict");
-      if (strict && strict->is_bool() && strict->get_bool())
-        fail(ErrorCode::kBadRequest,
-             "tools[{}].function.strict is true; this build cannot enforce a schema; leave strict out", i);
+    for (const json::value& tool : *prompt.tools) {
+      const json::value* strict = tool.at("function").as_object().if_contains("strict");
+      prompt.strict_tools |= strict && *strict == true;
     }
     prompt.options.tools = prompt.tools;
   }
@@ -202,9 +213,11 @@ void read_tools(BodyFields& body, ChatPrompt& prompt) {
     if (!prompt.tools)
       fail(ErrorCode::kBadRequest, "tool_choice is \"auto\", but there are no tools; send some");
   } else if (choice->is_object() || (choice->is_string() && choice->get_string() == "required")) {
-    fail(ErrorCode::kBadRequest,
-         "tool_choice that forces a call is not supported: this build cannot enforce it; use \"auto\" or "
-         "\"none\"");
+    if (!prompt.tools)
+      fail(ErrorCode::kBadRequest, "tool_choice forces a call, but there are no tools; send some");
+    prompt.must_call = true;
+    prompt.options.tool_choice = "required";
+    if (choice->is_object()) prompt.only_tool = named_tool(choice->get_object(), *prompt.tools);
   } else {
     body.reject("tool_choice",
                 "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}");
@@ -220,12 +233,6 @@ void read_response_format(BodyFields& body, ChatPrompt& prompt) {
   if (*type == "json_schema") {
     const json::object* schema = fields.object("json_schema");
     if (!schema) fields.reject("json_schema", "an object with name and schema");
-    BodyFields inner(*schema, "response_format.json_schema.");
-    if (inner.boolean("strict").value_or(false))
-      fail(ErrorCode::kBadRequest,
-           "response_format.json_schema.strict is true; this build asks the model for the schema but cannot "
-           "enforce "
-           "it; leave strict out");
   }
   if (*type != "text") prompt.options.response_format = body.find("response_format");
 }
@@ -276,6 +283,32 @@ ChatPrompt read_chat_prompt(BodyFields& body, const ServedModel& model) {
   return prompt;
 }
 
+// The form of the answer, where the request prescribes one: forced and strict tools, a schema, a grammar.
+static Constraint chat_constraint(BodyFields& body, const ServedModel& model, const ChatPrompt& prompt,
+                                  bool one_call, const std::vector<int32_t>& stop_ids) {
+  Grammar grammar;
+  grammar.new_rule();  // rule 0, for the format to fill
+  AnswerShape shape{.thinking = prompt.options.thinking, .must_call = prompt.must_call, .one_call = one_call};
+  shape.content = read_structured_outputs(body, grammar);
+  if (prompt.options.response_format) {
+    if (shape.content)
+      fail(ErrorCode::kBadRequest,
+           "structured_outputs and response_format both prescribe a form; give one of them");
+    shape.content = read_response_format(prompt.options.response_format, grammar);
+  }
+  if (!shape.content && !prompt.must_call && !prompt.strict_tools) return {};
+  refuse_beside_constraint(body);
+  if (prompt.tools && prompt.options.tool_choice != "none")
+    for (const json::value& tool : *prompt.tools) {
+      const json::object& function = tool.at("function").as_object();
+      const std::string name(function.at("name").as_string());
+      if (prompt.only_tool.empty() || prompt.only_tool == name)
+        shape.tools.push_back({name, function.if_contains("parameters")});
+    }
+  model.format->answer_grammar(grammar, shape);
+  return make_constraint(std::move(grammar), model, stop_ids);
+}
+
 ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
   check_model_name(body, model);
   ChatWork work;
@@ -296,6 +329,9 @@ ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
   if (request.logits.min_tokens > request.max_tokens)
     fail(ErrorCode::kBadRequest, "min_tokens is {}, but at most {} tokens will be generated",
          request.logits.min_tokens, request.max_tokens);
+  Constraint constraint = chat_constraint(body, model, work.prompt, work.answer.one_call, request.stop_ids);
+  request.logits.constraint = std::move(constraint.start);
+  work.fault = std::move(constraint.fault);
   return work;
 }
 
@@ -309,8 +345,7 @@ Plan chat_plan(ChatWork work, const ServedModel& model, const std::string& id,
         model.format->parser(work.prompt.options.thinking, id + ":" + std::to_string(branch)), work.answer);
   plan.requests.push_back(std::move(work.request));
   plan.envelope = std::move(envelope);
-  if (work.prompt.options.response_format)
-    plan.headers.emplace_back("X-Perigee-Warning", "response_format is asked of the model, not enforced");
+  plan.fault = std::move(work.fault);
   return plan;
 }
 

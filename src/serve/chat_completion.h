@@ -17,6 +17,8 @@ struct ChatPrompt {
   const boost::json::array* messages = nullptr;
   const boost::json::array* tools = nullptr;
   ChatOptions options;
+  bool strict_tools = false, must_call = false;
+  std::string only_tool;  // that may be called; empty: any
 };
 ChatPrompt read_chat_prompt(BodyFields& body, const ServedModel& model);
 
@@ -26,6 +28,7 @@ struct ChatWork {
   StreamFields stream;
   Request request;
   AnswerOptions answer;
+  ConstraintFault fault;
 };
 ChatWork read_chat_work(BodyFields& body, const ServedModel& model);
 Plan chat_plan(ChatWork work, const ServedModel& model, const std::string& id,

@@ -164,6 +164,7 @@ void Exchange::on_silence() {
 }
 
 void Exchange::finish() {
+  if (const std::string fault = plan_.fault ? plan_.fault() : ""; !fault.empty()) return fail(400, fault);
   done_ = true;
   services_.metrics.e2e.observe(seconds(Clock::now() - start_));
   if (plan_.stream) {

@@ -12,6 +12,7 @@
 #include "serve/envelope.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "serve/structured_output.h"
 #include "serve/worker_pool.h"
 
 namespace perigee::serve {
@@ -29,6 +30,7 @@ struct Plan {
   std::vector<AnswerText> answers;  // one per choice: prompt after prompt, branch after branch
   std::unique_ptr<Envelope> envelope;
   bool stream = false;
+  ConstraintFault fault;        // asked when all answers are there
   Headers headers;              // beside the content type
   bool discard_tokens = false;  // max_tokens 0: only the prompt was asked about
 };

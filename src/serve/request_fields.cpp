@@ -144,9 +144,6 @@ void refuse_unsupported(BodyFields& body) {
   body.unsupported("kv_transfer_params", "prefill and decode run in one engine here");
   body.unsupported("truncate_prompt_tokens", "shorten the prompt yourself");
   body.unsupported("prompt_embeds", "send text or token ids");
-  for (const char* key :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"})
-    body.unsupported(key, "this build has no structured output");
   // Of no consequence here.
   for (const char* key :
        {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",

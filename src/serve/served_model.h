@@ -20,11 +20,12 @@ struct ServedModel {
   std::string root;                // the folder
   Tokenizer tokenizer;
   std::shared_ptr<const ChatFormat> format;
-  std::vector<int32_t> stop_ids;      // of the chat format and the config
-  int64_t max_model_len = 0;          // tokens of prompt and answer together
-  int64_t created = 0;                // seconds since 1970
-  SampleParams defaults;              // of generation_config.json
-  boost::json::object chat_defaults;  // of chat_template_kwargs
+  std::shared_ptr<const TokenTree> token_tree;  // for structured output
+  std::vector<int32_t> stop_ids;                // of the chat format and the config
+  int64_t max_model_len = 0;                    // tokens of prompt and answer together
+  int64_t created = 0;                          // seconds since 1970
+  SampleParams defaults;                        // of generation_config.json
+  boost::json::object chat_defaults;            // of chat_template_kwargs
   NumericsIdentity numerics;
   std::string version;
 

@@ -214,7 +214,19 @@ Plan plan_text_completion(BodyFields& body, const ServedModel& model, const std:
     fail(ErrorCode::kBadRequest,
          "prompt has {} entries and n is {}; at most {} answers are given to one request",
          shape.prompts.size(), request.n, kMostPrompts);
+  Constraint constraint;
+  {
+    Grammar grammar;
+    const int32_t root = grammar.new_rule();
+    if (const auto content = read_structured_outputs(body, grammar)) {
+      refuse_beside_constraint(body);
+      grammar.add(root, {*content});
+      constraint = make_constraint(std::move(grammar), model, request.stop_ids);
+    }
+  }
+  request.logits.constraint = constraint.start;
   Plan plan;
+  plan.fault = std::move(constraint.fault);
   plan.stream = shape.stream.stream;
   plan.discard_tokens = most == 0;
   for (const auto& prompt : shape.prompts) {

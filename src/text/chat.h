@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/grammar.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
 
@@ -26,6 +27,18 @@ struct ChatOptions {
   bool add_generation_prompt = true;
 };
 
+// What an answer must be, for structured output.
+struct AnswerShape {
+  bool thinking = true;
+  std::optional<Grammar::Symbol> content;  // of the text; none: any text
+  struct Tool {
+    std::string name;
+    const boost::json::value* parameters;  // a JSON schema; null: no arguments
+  };
+  std::vector<Tool> tools;  // those that may be called, and no others
+  bool must_call = false, one_call = false;
+};
+
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
@@ -37,6 +50,10 @@ class ChatFormat {
   // A parser for the answer to one rendered prompt. `call_id_salt` makes tool-call ids differ between
   // requests.
   virtual std::unique_ptr<OutputParser> parser(bool thinking, std::string_view call_id_salt = {}) const = 0;
+
+  // Fills rule 0 of `grammar`: what follows the prompt, up to the id that ends it. Error{kUnsupported} where
+  // the format has none.
+  virtual void answer_grammar(Grammar& grammar, const AnswerShape& shape) const;
 
   // Ids that end the answer.
   virtual std::vector<int32_t> stop_ids() const = 0;

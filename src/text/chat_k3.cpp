@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/chat.h"
+#include "text/chat_grammar_k3.h"
 #include "text/chat_messages.h"
 #include "text/json_text.h"
 #include "text/output_parser_k3.h"
@@ -246,6 +247,10 @@ class K3Format : public ChatFormat {
     return std::make_unique<K3OutputParser>(tokenizer_, thinking, call_id_salt);
   }
 
+  void answer_grammar(Grammar& grammar, const AnswerShape& shape) const override {
+    k3_answer_grammar(grammar, tokenizer_.vocabulary(), shape);
+  }
+
   std::vector<int32_t> stop_ids() const override {
     std::vector<int32_t> ids;
     for (std::string_view name : {"<|end_of_msg|>", "[EOS]"})
@@ -258,6 +263,10 @@ class K3Format : public ChatFormat {
 };
 
 }  // namespace
+
+void ChatFormat::answer_grammar(Grammar&, const AnswerShape&) const {
+  fail(ErrorCode::kUnsupported, "structured output is not supported for K2-style prompts; ask K3 models");
+}
 
 std::unique_ptr<ChatFormat> make_k3_format(const Tokenizer& tokenizer) {
   return std::make_unique<K3Format>(tokenizer);

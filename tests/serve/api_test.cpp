@@ -323,17 +323,26 @@ TEST(Api, BadRequestsSayWhatIsWrong) {
       {chats, chat(R"(,"tools":[{"type":"function"}])"), "tools[0] has no function.name"},
       {chats, chat(R"(,"tools":[{"type":"function","function":{"name":"a b"}}])"), "function.name"},
       {chats, chat(R"(,"tool_choice":"auto")"), "there are no tools"},
-      {chats, chat(R"(,"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}])"),
-       "tool_choice"},
-      {chats, chat(R"(,"tools":[{"type":"function","function":{"name":"f","strict":true}}])"), "strict"},
+      {chats, chat(R"(,"tool_choice":"required")"), "there are no tools"},
+      {chats,
+       chat(
+           R"(,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"type":"function","function":{"name":"f"}}])"),
+       "\"g\", which is not among the tools"},
       {chats, chat(R"(,"response_format":{"type":"xml"})"), "response_format.type"},
-      {chats, chat(R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true}})"),
-       "strict"},
+      {chats,
+       chat(
+           R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"thing"}}})"),
+       "\"thing\""},
+      {chats, chat(R"(,"response_format":{"type":"json_object"},"min_tokens":3)"),
+       "min_tokens is not supported"},
       {chats, chat(R"(,"reasoning_effort":"extreme")"), "reasoning_effort"},
       {chats, chat(R"(,"chat_template_kwargs":{"frobnicate":1})"),
        "chat_template_kwargs.frobnicate is unknown"},
       {chats, chat(R"(,"functions":[{"name":"f"}])"), "use tools"},
-      {chats, chat(R"(,"structured_outputs":{"json":{}})"), "structured_outputs"},
+      {chats, chat(R"(,"structured_outputs":{"xml":{}})"), "structured_outputs.xml is unknown"},
+      {chats, chat(R"(,"structured_outputs":{"regex":"(a"})"), "the regular expression"},
+      {chats, chat(R"(,"structured_outputs":{"regex":"a","choice":["b"]})"), "several forms"},
+      {texts, R"({"prompt":"x","structured_outputs":{"grammar":"a ::= b"}})", "the grammar"},
       {chats, chat(R"(,"kv_transfer_params":{"a":1})"), "kv_transfer_params"},
       {chats, chat(R"(,"continue_final_message":true)"), "continue_final_message"},
       {chats, R"({"model":"gpt-4","messages":[{"role":"user","content":"Hi"}]})", "\"gpt-4\" is not served",
@@ -417,6 +426,30 @@ TEST(Api, SamplingParametersReachTheEngine) {
   EXPECT_EQ(r.stop_ids, stops);
   api.post("/v1/chat/completions", chat(R"(,"ignore_eos":true)"));
   EXPECT_TRUE(api.engine.seen()[1].stop_ids.empty());
+}
+
+TEST(Api, PrescribedFormsReachTheEngine) {
+  TestApi api(say({"x"}));
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f","strict":true}}])";
+  for (const std::string& more :
+       {std::string(R"(,"response_format":{"type":"json_object"})"),
+        std::string(R"(,"structured_outputs":{"choice":["yes","no"]})"),
+        std::string(R"(,"guided_regex":"a+")"), tools, tools + R"(,"tool_choice":"required")",
+        tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"}) {
+    EXPECT_EQ(api.post("/v1/chat/completions", chat(more)).status, 200) << more;
+    const auto constraint = api.engine.seen().back().logits.constraint;
+    ASSERT_TRUE(constraint) << more;
+    EXPECT_FALSE(constraint->allowed().empty()) << more;
+  }
+  api.post("/v1/chat/completions", chat(R"(,"tools":[{"type":"function","function":{"name":"f"}}])"));
+  EXPECT_FALSE(api.engine.seen().back().logits.constraint);
+  EXPECT_EQ(api.post("/v1/completions", R"({"prompt":"x","structured_outputs":{"choice":["yes"]}})").status,
+            200);
+  const std::vector<int32_t> first = api.engine.seen().back().logits.constraint->allowed();
+  const ServedModel model = test_model();
+  for (int32_t id : first)
+    EXPECT_TRUE(std::string("yes").starts_with(model.tokenizer.vocabulary().bytes(id)));
+  EXPECT_FALSE(first.empty());
 }
 
 TEST(Api, ThinkingInAllItsSpellings) {

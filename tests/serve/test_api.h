@@ -17,6 +17,7 @@ inline ServedModel test_model() {
   const Tokenizer tokenizer = Tokenizer::load("models/tiny-k31");
   ServedModel model{.names = {"tiny", "other-name"}, .root = "models/tiny-k31", .tokenizer = tokenizer};
   model.format = make_chat_format(tokenizer);
+  model.token_tree = std::make_shared<TokenTree>(tokenizer.vocabulary());
   model.stop_ids = model.format->stop_ids();
   model.max_model_len = 4096;
   model.created = 1;

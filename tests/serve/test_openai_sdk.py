@@ -165,8 +165,8 @@ def test_scores_of_a_prompt_are_those_of_its_generation(client):
         ({"max_tokens": 10**6}, openai.BadRequestError, "8192"),
         ({"model": "absent"}, openai.NotFoundError, "absent"),
         ({"messages": []}, openai.BadRequestError, "messages"),
-        ({"tool_choice": "required", "tools": TOOLS}, openai.BadRequestError, "tool_choice"),
-        ({"extra_body": {"structured_outputs": {"regex": "a"}}}, openai.BadRequestError, "structured_outputs"),
+        ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice"),
+        ({"extra_body": {"structured_outputs": {"regex": "(a"}}}, openai.BadRequestError, "regular expression"),
     ],
 )
 def test_errors(client, kwargs, error, word):
@@ -283,3 +283,67 @@ def test_the_agent_example(server):
 
     done = subprocess.run([sys.executable, "examples/agent.py", "--base-url", server.url + "/v1"], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
+
+
+def test_parse_helpers(client):
+    import pydantic
+
+    class Person(pydantic.BaseModel):
+        name: str
+        age: int
+
+    for thinking in (True, False):
+        r = client.chat.completions.parse(
+            model=MODEL, messages=[{"role": "user", "content": "Tell me something."}], temperature=1, seed=3,
+            response_format=Person, extra_body={"chat_template_kwargs": {"thinking": thinking}}, max_tokens=600)
+        assert r.choices[0].finish_reason == "stop" and isinstance(r.choices[0].message.parsed, Person)
+
+
+def test_parse_helper_of_tools(client):
+    import pydantic
+
+    class Weather(pydantic.BaseModel):
+        city: str
+        days: int
+
+    tool = openai.pydantic_function_tool(Weather, name="get_weather", description="Returns the weather forecast.")
+    r = client.chat.completions.parse(model=MODEL, messages=[{"role": "user", "content": "What is the weather in Krakow?"}],
+                                      temperature=0, tools=[tool], tool_choice="required", max_tokens=600)
+    assert r.choices[0].finish_reason == "tool_calls"
+    for call in r.choices[0].message.tool_calls:
+        assert isinstance(call.function.parsed_arguments, Weather)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calculate"}}])
+def test_forced_calls(client, choice, thinking):
+    """Even where the question asks for no tool, and whatever is drawn."""
+    r = ask(client, [{"role": "user", "content": "Tell me about perigee!"}], tools=TOOLS, tool_choice=choice, max_tokens=900,
+            extra_body={"chat_template_kwargs": {"thinking": thinking}})
+    calls = r.choices[0].message.tool_calls
+    assert r.choices[0].finish_reason == "tool_calls" and calls
+    for call in calls:
+        assert call.function.name in (["calculate"] if isinstance(choice, dict) else ["calculate", "get_current_weather"])
+        json.loads(call.function.arguments)
+
+
+@pytest.mark.parametrize("form, pattern", [
+    ({"choice": ["red", "green", "blue"]}, "red|green|blue"),
+    ({"regex": "[A-Z]{3}-[0-9]{2}"}, "[A-Z]{3}-[0-9]{2}"),
+    ({"grammar": 'root ::= "(" [ab]{1,4} ")"'}, r"\([ab]{1,4}\)"),
+])
+def test_structured_outputs(client, form, pattern):
+    import re
+
+    for seed in range(3):
+        r = client.completions.create(model=MODEL, prompt="the", max_tokens=40, temperature=2, seed=seed, extra_body={"structured_outputs": form})
+        assert r.choices[0].finish_reason == "stop" and re.fullmatch(pattern, r.choices[0].text), r.choices[0].text
+    r = ask(client, max_tokens=400, extra_body={"structured_outputs": form})
+    assert re.fullmatch(pattern, r.choices[0].message.content)
+
+
+def test_any_json_object(client):
+    for seed in range(3):
+        r = client.chat.completions.create(model=MODEL, messages=QUESTION, seed=seed, temperature=1, max_tokens=1500, response_format={"type": "json_object"})
+        if r.choices[0].finish_reason == "stop":
+            assert isinstance(json.loads(r.choices[0].message.content), dict)

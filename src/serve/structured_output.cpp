@@ -1,0 +1,142 @@
+#include "serve/structured_output.h"
+
+#include <atomic>
+#include <boost/json.hpp>
+
+#include "base/error.h"
+#include "text/grammar_sources.h"
+
+namespace perigee::serve {
+
+namespace json = boost::json;
+
+namespace {
+
+// One request's machine, and whether it gave up.
+struct Shared {
+  Shared(Grammar grammar, std::shared_ptr<const TokenTree> tokens, const std::vector<int32_t>& stops)
+      : machine(std::move(grammar), std::move(tokens), stops), stop_ids(stops) {}
+  GrammarMachine machine;
+  std::vector<int32_t> stop_ids;
+  std::atomic<bool> gave_up = false;
+};
+
+class FollowsGrammar : public TokenConstraint {
+ public:
+  // No state: the machine gave up, and the answer ends.
+  FollowsGrammar(std::shared_ptr<Shared> shared, const GrammarMachine::State* state)
+      : shared_(std::move(shared)), state_(state) {}
+
+  const std::vector<int32_t>& allowed() const override {
+    if (!state_) return shared_->stop_ids;
+    try {
+      return shared_->machine.allowed(state_);
+    } catch (const std::exception&) {  // too many states: this request ends, the engine goes on
+      shared_->gave_up = true;
+      return shared_->stop_ids;
+    }
+  }
+  std::shared_ptr<const TokenConstraint> after(int32_t token) const override {
+    if (!state_) return nullptr;
+    try {
+      const GrammarMachine::State* next = shared_->machine.after(state_, token);
+      return next ? std::make_shared<FollowsGrammar>(shared_, next) : nullptr;
+    } catch (const std::exception&) {
+      shared_->gave_up = true;
+      return std::make_shared<FollowsGrammar>(shared_, nullptr);
+    }
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  const GrammarMachine::State* state_;
+};
+
+Grammar::Symbol choice_of(const json::value& list, Grammar& grammar) {
+  std::vector<Grammar::Sequence> alternatives;
+  if (list.is_array())
+    for (const json::value& one : list.get_array()) {
+      if (!one.is_string() || one.get_string().empty()) break;
+      alternatives.push_back(grammar.literal(std::string_view(one.get_string())));
+    }
+  if (alternatives.empty() || alternatives.size() < list.get_array().size())
+    fail(ErrorCode::kBadRequest, "structured_outputs.choice is not a list of texts; give at least one");
+  return grammar.choice(std::move(alternatives));
+}
+
+// A schema, or one as text.
+Grammar::Symbol schema_of(const json::value& value, Grammar& grammar) {
+  if (!value.is_string()) return json_schema(grammar, value, value);
+  json::parse_options options;
+  options.max_depth = kJsonDepth;
+  boost::system::error_code error;
+  const json::value parsed = json::parse(value.get_string(), error, {}, options);
+  if (error)
+    fail(ErrorCode::kBadRequest,
+         "structured_outputs.json is a text that is not JSON ({}); give a JSON schema", error.message());
+  return json_schema(grammar, parsed, parsed);
+}
+
+Grammar::Symbol text_of(std::string_view kind, const json::value& value, Grammar& grammar) {
+  if (kind == "json") return schema_of(value, grammar);
+  if (kind == "choice") return choice_of(value, grammar);
+  if (kind == "json_object") return any_json(grammar, true);
+  if (!value.is_string()) fail(ErrorCode::kBadRequest, "structured_outputs.{} is not a string", kind);
+  const std::string_view text(value.get_string());
+  return kind == "regex" ? regular_expression(grammar, text, any_ascii()) : ebnf(grammar, text);
+}
+
+}  // namespace
+
+std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar& grammar) {
+  std::optional<Grammar::Symbol> out;
+  const auto take = [&](std::string_view kind, const json::value& value) {
+    if (out)
+      fail(ErrorCode::kBadRequest, "structured_outputs asks for several forms at once; give one of them");
+    out = text_of(kind, value, grammar);
+  };
+  if (const json::object* object = body.object("structured_outputs")) {
+    BodyFields fields(*object, "structured_outputs.");
+    for (const char* kind : {"json", "regex", "choice", "grammar", "json_object"})
+      if (const json::value* value = fields.find(kind); value && *value != false) take(kind, *value);
+    fields.unsupported("structural_tag", "strict tools are enforced by tool_choice and strict");
+    for (const char* key : {"disable_any_whitespace", "disable_fallback", "disable_additional_properties",
+                            "whitespace_pattern"})
+      fields.ignore(key);
+    if (const auto unknown = fields.unknown(); !unknown.empty())
+      fail(ErrorCode::kBadRequest, "{} is unknown; give json, regex, choice, grammar or json_object",
+           unknown.front());
+    if (!out)
+      fail(ErrorCode::kBadRequest,
+           "structured_outputs is empty; give json, regex, choice, grammar or json_object");
+  }
+  for (const auto& [key, kind] :
+       {std::pair("guided_json", "json"), std::pair("guided_regex", "regex"),
+        std::pair("guided_choice", "choice"), std::pair("guided_grammar", "grammar")})
+    if (const json::value* value = body.find(key)) take(kind, *value);
+  return out;
+}
+
+std::optional<Grammar::Symbol> read_response_format(const json::value* format, Grammar& grammar) {
+  if (!format) return std::nullopt;
+  const json::object& object = format->get_object();
+  if (object.at("type") == "json_object") return any_json(grammar, true);
+  const json::value* schema = object.at("json_schema").get_object().if_contains("schema");
+  return schema ? json_schema(grammar, *schema, *schema) : any_json(grammar);
+}
+
+Constraint make_constraint(Grammar grammar, const ServedModel& model, const std::vector<int32_t>& stop_ids) {
+  if (!model.token_tree) fail(ErrorCode::kUnsupported, "structured output needs the vocabulary's token tree");
+  const auto shared = std::make_shared<Shared>(std::move(grammar), model.token_tree, stop_ids);
+  return {.start = std::make_shared<FollowsGrammar>(shared, shared->machine.start()),
+          .fault = [shared]() -> std::string {
+            return shared->gave_up ? "the answer outgrew its grammar; simplify the schema" : "";
+          }};
+}
+
+void refuse_beside_constraint(BodyFields& body) {
+  for (const char* key : {"allowed_token_ids", "bad_words", "min_tokens", "ignore_eos", "stop_token_ids"})
+    body.unsupported(key, "leave it out beside a prescribed form, which says what may come");
+}
+
+}  // namespace perigee::serve

@@ -1,0 +1,255 @@
+#include "text/grammar.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace perigee {
+
+namespace {
+
+constexpr int kDeepest = 4096;        // rules entered without a byte between them
+constexpr size_t kMostPlaces = 4096;  // of one state
+constexpr size_t kMostStates = 1 << 17;
+
+uint64_t mix(uint64_t hash, uint64_t x) {
+  hash = (hash ^ x) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+int32_t Grammar::new_rule() {
+  rules_.emplace_back();
+  return static_cast<int32_t>(rules_.size()) - 1;
+}
+
+void Grammar::add(int32_t rule, Sequence alternative) {
+  symbols_ += alternative.size() + 1;
+  if (symbols_ > kMostSymbols)
+    fail(ErrorCode::kBadRequest,
+         "the grammar has more than {} symbols; simplify the schema, or lower its bounds", kMostSymbols);
+  rules_[static_cast<size_t>(rule)].push_back(std::move(alternative));
+}
+
+int32_t Grammar::rule_of(std::vector<Sequence> alternatives) {
+  const int32_t id = new_rule();
+  for (Sequence& one : alternatives) add(id, std::move(one));
+  return id;
+}
+
+Grammar::Sequence Grammar::literal(std::string_view text) {
+  Sequence out;
+  for (const char c : text) {
+    ByteSet one;
+    one.set(static_cast<uint8_t>(c));
+    out.push_back(bytes(one));
+  }
+  return out;
+}
+
+Grammar::Symbol Grammar::bytes(const ByteSet& set) {
+  const auto found = std::find(sets_.begin(), sets_.end(), set);
+  if (found == sets_.end()) {
+    sets_.push_back(set);
+    return {Symbol::kBytes, static_cast<int32_t>(sets_.size()) - 1};
+  }
+  return {Symbol::kBytes, static_cast<int32_t>(found - sets_.begin())};
+}
+
+Grammar::Symbol Grammar::repeat(const Sequence& item, int least, int most) {
+  // The tail first: every rule refers to the one made before it.
+  Sequence rest;
+  if (most < 0) {
+    const int32_t loop = new_rule();
+    Sequence again = item;
+    again.push_back(rule(loop));
+    add(loop, std::move(again));
+    add(loop, {});
+    rest = {rule(loop)};
+  } else {
+    for (int i = least; i < most; ++i) {
+      Sequence more = item;
+      more.insert(more.end(), rest.begin(), rest.end());
+      rest = {rule(rule_of({std::move(more), {}}))};
+    }
+  }
+  const int32_t all = new_rule();
+  Sequence whole;
+  for (int i = 0; i < least; ++i) {
+    if (whole.size() > kMostSymbols) fail(ErrorCode::kBadRequest, "a repetition of {} is too long", least);
+    whole.insert(whole.end(), item.begin(), item.end());
+  }
+  whole.insert(whole.end(), rest.begin(), rest.end());
+  add(all, std::move(whole));
+  return rule(all);
+}
+
+TokenTree::TokenTree(const Vocabulary& vocabulary) : vocabulary_(vocabulary), nodes_(1) {
+  for (int32_t id = 0; id < vocabulary_.base_size(); ++id) {
+    const std::string_view bytes = vocabulary_.bytes(id);
+    if (bytes.empty()) continue;
+    int32_t at = 0;
+    for (const char c : bytes) {
+      auto& children = nodes_[static_cast<size_t>(at)].children;
+      const auto found = std::find_if(children.begin(), children.end(), [&](const auto& child) {
+        return child.first == static_cast<uint8_t>(c);
+      });
+      if (found != children.end()) {
+        at = found->second;
+      } else {
+        const int32_t made = static_cast<int32_t>(nodes_.size());
+        children.emplace_back(static_cast<uint8_t>(c), made);
+        nodes_.emplace_back();
+        at = made;
+      }
+    }
+    nodes_[static_cast<size_t>(at)].tokens.push_back(id);
+  }
+}
+
+struct GrammarMachine::State {
+  std::vector<const Place*> terminals;  // each at a byte set or a control token
+  bool whole = false;
+  std::vector<std::pair<uint8_t, State*>> next;  // known so far; null: nowhere
+  std::vector<int32_t> allowed;
+  bool allowed_known = false;
+};
+
+GrammarMachine::GrammarMachine(Grammar grammar, std::shared_ptr<const TokenTree> tokens,
+                               std::vector<int32_t> stop_ids)
+    : grammar_(std::move(grammar)), tokens_(std::move(tokens)), stop_ids_(std::move(stop_ids)) {
+  std::vector<const Place*> terminals;
+  bool whole = false;
+  for (size_t i = 0; i < grammar_.rules()[0].size(); ++i)
+    expand(place(0, static_cast<int32_t>(i), 0, nullptr), terminals, whole, 0);
+  start_ = intern(std::move(terminals), whole);
+}
+
+GrammarMachine::~GrammarMachine() = default;
+
+// The one place with these parts: equal places are the same pointer, so that equal states are found.
+const GrammarMachine::Place* GrammarMachine::place(int32_t rule, int32_t alternative, int32_t position,
+                                                   const Place* next) {
+  uint64_t hash = mix(mix(mix(static_cast<uint64_t>(rule), static_cast<uint64_t>(alternative)),
+                          static_cast<uint64_t>(position)),
+                      next ? next->hash : 1);
+  const auto [first, last] = place_index_.equal_range(hash);
+  for (auto known = first; known != last; ++known) {
+    const Place& p = *known->second;
+    if (p.rule == rule && p.alternative == alternative && p.position == position && p.next == next) return &p;
+  }
+  places_.push_back({rule, alternative, position, next, hash});
+  place_index_.emplace(hash, &places_.back());
+  return &places_.back();
+}
+
+// Adds the terminals that may come at `at`.
+void GrammarMachine::expand(const Place* at, std::vector<const Place*>& terminals, bool& whole, int depth) {
+  if (depth > kDeepest)
+    fail(ErrorCode::kBadRequest,
+         "the grammar refers to itself without reading anything; write it without left recursion");
+  // A rule that is done goes on behind it; the end of a sequence that is a rule's last needs no place of its
+  // own.
+  while (at && static_cast<size_t>(at->position) == sequence(at).size()) at = at->next;
+  if (!at) {
+    whole = true;
+    return;
+  }
+  const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
+  if (symbol.kind != Grammar::Symbol::kRule) {
+    if (std::find(terminals.begin(), terminals.end(), at) == terminals.end()) terminals.push_back(at);
+    if (terminals.size() > kMostPlaces)
+      fail(ErrorCode::kBadRequest, "the grammar has more than {} ways to go on at one place; simplify it",
+           kMostPlaces);
+    return;
+  }
+  const bool last = static_cast<size_t>(at->position) + 1 == sequence(at).size();
+  const Place* behind = last ? at->next : place(at->rule, at->alternative, at->position + 1, at->next);
+  const auto& alternatives = grammar_.rules()[static_cast<size_t>(symbol.value)];
+  for (size_t i = 0; i < alternatives.size(); ++i)
+    expand(place(symbol.value, static_cast<int32_t>(i), 0, behind), terminals, whole, depth + 1);
+}
+
+GrammarMachine::State* GrammarMachine::intern(std::vector<const Place*> terminals, bool whole) {
+  std::sort(terminals.begin(), terminals.end());
+  uint64_t hash = whole;
+  for (const Place* p : terminals) hash = mix(hash, p->hash);
+  const auto [first, last] = state_index_.equal_range(hash);
+  for (auto known = first; known != last; ++known)
+    if (known->second->terminals == terminals && known->second->whole == whole) return known->second;
+  if (states_.size() >= kMostStates)
+    fail(ErrorCode::kBadRequest, "the answer needs more than {} states of its grammar; simplify it",
+         kMostStates);
+  states_.push_back(std::make_unique<State>());
+  State* made = states_.back().get();
+  made->terminals = std::move(terminals);
+  made->whole = whole;
+  state_index_.emplace(hash, made);
+  return made;
+}
+
+GrammarMachine::State* GrammarMachine::step(State* state, uint8_t byte) {
+  for (const auto& [known, next] : state->next)
+    if (known == byte) return next;
+  std::vector<const Place*> terminals;
+  bool whole = false;
+  for (const Place* at : state->terminals) {
+    const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
+    if (symbol.kind == Grammar::Symbol::kBytes && grammar_.set(symbol.value).test(byte))
+      expand(place(at->rule, at->alternative, at->position + 1, at->next), terminals, whole, 0);
+  }
+  State* next = terminals.empty() && !whole ? nullptr : intern(std::move(terminals), whole);
+  state->next.emplace_back(byte, next);
+  return next;
+}
+
+const GrammarMachine::State* GrammarMachine::after(const State* from, int32_t token) {
+  State* state = const_cast<State*>(from);  // its memory of what comes next grows; what it is does not change
+  const Vocabulary& vocabulary = tokens_->vocabulary();
+  if (!vocabulary.is_control(token)) {
+    for (const char c : vocabulary.bytes(token)) {
+      state = step(state, static_cast<uint8_t>(c));
+      if (!state) return nullptr;
+    }
+    return state;
+  }
+  std::vector<const Place*> terminals;
+  bool whole = false;
+  for (const Place* at : state->terminals) {
+    const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
+    if (symbol.kind == Grammar::Symbol::kControl && symbol.value == token)
+      expand(place(at->rule, at->alternative, at->position + 1, at->next), terminals, whole, 0);
+  }
+  if (!terminals.empty() || whole) return intern(std::move(terminals), whole);
+  const bool ends = state->whole && std::find(stop_ids_.begin(), stop_ids_.end(), token) != stop_ids_.end();
+  return ends ? intern({}, false) : nullptr;
+}
+
+void GrammarMachine::collect(State* state, int32_t node, std::vector<int32_t>& out) {
+  const TokenTree::Node& at = tokens_->node(node);
+  out.insert(out.end(), at.tokens.begin(), at.tokens.end());
+  for (const auto& [byte, child] : at.children)
+    if (State* next = step(state, byte)) collect(next, child, out);
+}
+
+const std::vector<int32_t>& GrammarMachine::allowed(const State* of) {
+  State* state = const_cast<State*>(of);
+  if (state->allowed_known) return state->allowed;
+  std::vector<int32_t> out;
+  collect(state, 0, out);
+  for (const Place* at : state->terminals) {
+    const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
+    if (symbol.kind == Grammar::Symbol::kControl) out.push_back(symbol.value);
+  }
+  if (state->whole) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  state->allowed = std::move(out);
+  state->allowed_known = true;
+  return state->allowed;
+}
+
+bool GrammarMachine::whole(const State* state) const { return state->whole; }
+
+}  // namespace perigee
