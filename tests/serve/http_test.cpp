@@ -115,7 +115,7 @@ TEST(Http, PipelinedRequestsAreAnsweredInOrder) {
   client.send(all);
   for (int i = 0; i < 50; ++i) {
     const HttpResponse r = client.read();
-    EXPECT_EQ(r.headers.at("x-path"), "/" + std::to_string(i));
+    EXPECT_EQ(r.headers.at("x-path"), fmt::format("/{}", i));
     EXPECT_EQ(r.body, std::string("POST 1 ") + static_cast<char>('a' + i % 26));
   }
 }
