@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : "models/tiny-k31";
   try {
     const ModelConfig config = load_config(folder);
-    Runner runner(config, load_weights(folder, config), {.cache_bytes = 256 << 20});
+    Runner runner(config, load_weights(folder, config, {}), {.cache_bytes = 256 << 20});
     PrefixTree prefixes(runner.pool());
     Engine engine(runner, &prefixes, {.scheduler = {.max_num_seqs = 4}});
 
