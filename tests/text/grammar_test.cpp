@@ -253,7 +253,9 @@ TEST(Grammar, RandomK3AnswersHoldDeclaredCalls) {
     }
     const ParsedMessage message = parser->finish();
     ASSERT_FALSE(message.tool_calls.empty()) << message.content;
-    if (shape.one_call) EXPECT_EQ(message.tool_calls.size(), 1u);
+    if (shape.one_call) {
+      EXPECT_EQ(message.tool_calls.size(), 1u);
+    }
     for (const ToolCall& call : message.tool_calls) {
       const json::object arguments = json::parse(call.arguments).as_object();
       if (call.name == "get_weather") {
