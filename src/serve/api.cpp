@@ -146,6 +146,9 @@ void Api::add_routes() {
          {"X-Content-Type-Options", "nosniff"}},
         std::string(page()));
   });
+  // What browsers ask for by themselves.
+  add("/favicon.ico", "GET", Access::kOpen,
+      [](const HttpRequest&, HttpReply& reply) { reply.send(204, {}, ""); });
   add("/openapi.json", "GET", Access::kOpen, [](const HttpRequest&, HttpReply& reply) {
     reply.send(200, {{"Content-Type", "application/json"}}, std::string(openapi()));
   });

@@ -16,7 +16,8 @@ pytestmark = [needs_model, pytest.mark.skipif(not CHROMIUM, reason="no chromium 
 def page(server):
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1100, "height": 720})
+        # Playwright's own waits are strings to evaluate, which the page's policy forbids.
+        page = browser.new_page(viewport={"width": 1100, "height": 720}, bypass_csp=True)
         page.faults, page.asked = [], []
         page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: page.faults.append(str(error)))
