@@ -143,7 +143,8 @@ TEST(Grammar, SchemasThatCannotBeKeptAreRefused) {
       {R"s({"type":"string","pattern":"(?=a)"})s", "(?"},
       {R"({"$ref":"#"})", "left recursion"},
       {R"({"anyOf":[{"$ref":"#"}]})", "left recursion"},
-      {R"({"type":"array","items":{"type":"array","items":{"type":"array","items":{"type":"string","maxLength":16000},"minItems":9000},"minItems":9000},"minItems":16000})", "symbols"},
+      {R"({"type":"array","items":{"type":"array","items":{"type":"array","items":{"type":"string","maxLength":16000},"minItems":9000},"minItems":9000},"minItems":16000})",
+       "symbols"},
       {R"([])", "neither an object"},
   };
   for (const auto& [schema, word] : cases)
