@@ -15,6 +15,7 @@
 #include "cli/kernel_cases.h"
 #include "cli/validators.h"
 #include "engine/runner.h"
+#include "engine/tile_weights.h"
 
 namespace perigee::cli {
 
@@ -101,12 +102,13 @@ int run_kernels(const Flags& f) {
     fail(ErrorCode::kUsage, "--override-config {}: needs a MODEL to override", f.override_config);
   const ModelConfig config = load_config(standard ? kDefaultModel : f.model,
                                          parse_config_overrides(standard ? kDefaultCut : f.override_config));
-  const Weights weights = load_weights("", config, {.format = LoadFormat::kDummy});
+  Weights weights = load_weights("", config, {.format = LoadFormat::kDummy});
   const int threads =
       f.threads > 0 ? f.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const Precision precision = f.numerics.precision();
   const ReductionPlan plan = f.numerics.plan();
   const auto backend = make_cpu_backend(f.cpu_kernels, threads), plain = make_cpu_backend("plain", threads);
+  tile_weights(weights, *backend, plan, {.threads = threads});
   const bool with_peer = f.peer == "plain" && backend->kernels() != "plain";
   const NumericsIdentity id =
       numerics_identity(config, weights.digest, precision, plan, backend->architecture());
