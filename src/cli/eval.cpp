@@ -65,7 +65,9 @@ class SuiteRun {
         progress_(suite.name, static_cast<int64_t>(suite.items.size()), 1, "questions") {
     options_.scheduler.max_num_seqs = flags.concurrency;
     options_.prefixes = &prefixes_;
-    if (flags.poison == "state") options_.scheduler.max_num_batched_tokens = kPoisonEvery;
+    // One after another, so that the steps are cut there alone.
+    if (flags.poison == "state")
+      options_.scheduler = {.max_num_seqs = 1, .max_num_batched_tokens = kPoisonEvery};
     // The control judges every answer by the next question's: it must fail, or the suite tests nothing.
     for (size_t i = 0; i < suite.items.size(); ++i) {
       const EvalItem& judge = suite.items[flags.control == "swap" ? (i + 1) % suite.items.size() : i];

@@ -40,7 +40,13 @@ int run_replay(const Flags& f) {
   std::optional<EngineRun> run;
   const ReplayReport report = replay(
       in, f.log, header,
-      [&](EventLog& log) -> Engine& { return run.emplace(header, f.log, f.threads, log).engine(); },
+      [&](EventLog& log) -> Engine& {
+        try {
+          return run.emplace(header, f.log, f.threads, log).engine();
+        } catch (const Error& e) {  // the header's fault, not a flag's
+          fail(ErrorCode::kBadFile, "{}: {}", f.log, e.what());
+        }
+      },
       [&](const ReplayReport&) { progress.advance(1); });
   const bool same = report.difference.empty();
   if (f.json) {
@@ -52,7 +58,8 @@ int run_replay(const Flags& f) {
   } else if (same) {
     fmt::print("{} requests, {} steps: the same steps and the same bits\n", report.requests, report.steps);
   }
-  if (report.cut) fmt::print(stderr, "{}: ends within a line, which was left out\n", f.log);
+  if (report.cut && same)
+    fmt::print(stderr, "{}: has no end: its writer was killed, or lines are missing\n", f.log);
   if (!same) fmt::print(stderr, "not the same from step {} on:\n{}\n", report.steps, report.difference);
   return same ? 0 : 1;
 }

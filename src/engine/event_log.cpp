@@ -48,6 +48,13 @@ EventLog::Sink EventLog::to_file(const std::string& path) {
   };
 }
 
+EventLog::~EventLog() {
+  try {
+    write({{"end", steps_}});
+  } catch (const Error&) {  // said when the line before could not be written
+  }
+}
+
 void EventLog::write(const boost::json::object& line) const { sink_(boost::json::serialize(line)); }
 
 void EventLog::submit(RequestId id, const Request& request) {
@@ -71,7 +78,14 @@ boost::json::object read_log_header(std::istream& log, const std::string& name) 
   boost::system::error_code error;
   if (std::getline(log, line)) {
     const boost::json::value header = boost::json::parse(line, error);
-    if (!error && header.is_object() && header.as_object().contains("perigee_log")) return header.as_object();
+    if (!error && header.is_object() && header.as_object().contains("perigee_log")) {
+      const boost::json::value& version = header.as_object().at("perigee_log");
+      if (version != 1) {
+        fail(ErrorCode::kBadFile, "{}: a log of version {}, but this build reads version 1", name,
+             boost::json::serialize(version));
+      }
+      return header.as_object();
+    }
   }
   fail(ErrorCode::kBadFile, "{}: its first line is not the header of a perigee log; record one with --record",
        name);
@@ -85,11 +99,9 @@ ReplayReport replay(std::istream& in, const std::string& name, const boost::json
   EventLog log([&](const std::string& line) { produced = line; }, header);
   Engine& engine = make_engine(log);
   std::string line;
+  report.cut = true;  // until its end is seen
   for (int64_t number = 2; report.difference.empty() && std::getline(in, line); ++number) {
-    if (in.eof()) {  // without its end: the writer was killed
-      report.cut = true;
-      break;
-    }
+    if (in.eof()) break;  // a line without its end
     boost::system::error_code error;
     const boost::json::value value = boost::json::parse(line, error);
     const boost::json::object* event = error ? nullptr : value.if_object();
@@ -109,12 +121,17 @@ ReplayReport replay(std::istream& in, const std::string& name, const boost::json
       const auto* branch = event->if_contains("branch");
       if (!id->is_int64() || !branch || !branch->is_int64()) broken("is not a cancellation");
       engine.cancel(id->as_int64(), static_cast<int>(branch->as_int64()));
+    } else if (const auto* steps = event->if_contains("end")) {
+      if (*steps != report.steps)
+        broken(fmt::format("says that there were {} steps", boost::json::serialize(*steps)));
+      report.cut = false;
+      continue;
     } else if (event->contains("step")) {
       engine.step();
       ++report.steps;
       if (on_step) on_step(report);
     } else {
-      broken("is neither a request, a cancellation nor a step");
+      broken("is no request, cancellation, step or end");
     }
     engine.take_events();
     if (produced != line)

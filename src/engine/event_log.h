@@ -4,6 +4,7 @@
 //   {"perigee_log":1, …}                           the header
 //   {"submit":1,"request":{…}}, {"cancel":1,"branch":-1}
 //   {"step":0,"rows":[[request,branch,first position,tokens,forks,drafts…],…],"logits":"<checksum>"}
+//   {"end":12}                                     how many steps there were
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -27,6 +28,9 @@ class EventLog {
   EventLog(Sink sink, boost::json::object header);
   // Into a file, whole lines at once. Throws Error{kBadFile} when it cannot be made.
   static Sink to_file(const std::string& path);
+  // Writes the last line; a log without it is not whole.
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
 
   void submit(RequestId id, const Request& request);
   void cancel(RequestId id, int branch);
@@ -45,7 +49,7 @@ boost::json::object read_log_header(std::istream& log, const std::string& name);
 // Replays the lines after the header. `make_engine` gets the log that the new engine must write to.
 struct ReplayReport {
   int64_t requests = 0, steps = 0;
-  bool cut = false;        // the log ends within a line: its writer was killed
+  bool cut = false;        // no end: the writer was killed, or lines are missing
   std::string difference;  // of the first line that came out otherwise; empty: the same steps and bits
 };
 ReplayReport replay(std::istream& log, const std::string& name, const boost::json::object& header,

@@ -139,20 +139,29 @@ class SchemaReader {
     const json::object* o = schema.if_object();
     if (!o) reject(where, "is neither an object nor true");
     check_keywords(*o, where);
-    if (const json::value* ref = o->if_contains("$ref")) return reference(*ref, where);
-    if (const json::value* one = o->if_contains("const"))
-      return g_.choice({g_.literal(json_text(*one, JsonSpacing::kSpaced))});
-    if (const json::value* all = o->if_contains("enum")) {
-      if (!all->is_array() || all->get_array().empty())
-        reject(where, "has an enum that is not a list of values");
+    if (const json::value* ref = o->if_contains("$ref")) {
+      check_beside(*o, "$ref", where);
+      return reference(*ref, where);
+    }
+    for (const char* key : {"const", "enum"}) {
+      const json::value* values = o->if_contains(key);
+      if (!values) continue;
+      check_beside(*o, key, where);
+      const json::array one{*values};
+      const json::array* all = key[0] == 'c' ? &one : values->if_array();
+      if (!all || all->empty()) reject(where, "has an enum that is not a list of values");
       std::vector<Sequence> alternatives;
-      for (const json::value& one : all->get_array())
-        alternatives.push_back(g_.literal(json_text(one, JsonSpacing::kSpaced)));
+      for (const json::value& v : *all) {
+        if (is_of_type(v, o->if_contains("type")))
+          alternatives.push_back(g_.literal(json_text(v, JsonSpacing::kSpaced)));
+      }
+      if (alternatives.empty()) reject(where, fmt::format("has {} whose values are not of its type", key));
       return g_.choice(std::move(alternatives));
     }
     for (const char* key : {"anyOf", "allOf"}) {
       const json::value* list = o->if_contains(key);
       if (!list) continue;
+      check_beside(*o, key, where);
       if (!list->is_array() || list->get_array().empty())
         reject(where, fmt::format("has {} that is not a list of schemas", key));
       if (key[1] == 'l' && list->get_array().size() > 1)
@@ -179,6 +188,36 @@ class SchemaReader {
       alternatives.push_back({of_type(std::string(one.get_string()), *o, where)});
     }
     return g_.choice(std::move(alternatives));
+  }
+
+  // Whether a value is of a type, or of one in a list of types; of any without one.
+  static bool is_of_type(const json::value& v, const json::value* type) {
+    if (!type) return true;
+    if (const json::array* list = type->if_array())
+      return std::any_of(list->begin(), list->end(),
+                         [&](const json::value& one) { return is_of_type(v, &one); });
+    if (!type->is_string()) return false;
+    const std::string_view name = type->get_string();
+    const bool whole = v.is_int64() || v.is_uint64();
+    if (name == "integer") return whole;
+    if (name == "number") return whole || v.is_double();
+    if (name == "string") return v.is_string();
+    if (name == "boolean") return v.is_bool();
+    if (name == "null") return v.is_null();
+    if (name == "array") return v.is_array();
+    return name == "object" && v.is_object();
+  }
+
+  // Beside a keyword that says all of what the value is, others that would narrow it are not combined with
+  // it.
+  static void check_beside(const json::object& o, const std::string_view key, const std::string& where) {
+    for (const char* other :
+         {"$ref", "const", "enum", "anyOf", "allOf", "type", "properties", "required", "additionalProperties",
+          "items", "minItems", "maxItems", "minLength", "maxLength", "pattern"}) {
+      const bool filtered = std::string_view(other) == "type" && (key == "const" || key == "enum");
+      if (other != key && !filtered && o.contains(other))
+        reject(where, fmt::format("has {} beside {}, which is not supported; merge them", other, key));
+    }
   }
 
   // What would restrict the value, and cannot be kept.

@@ -377,24 +377,27 @@ TEST_F(EngineTest, LogitsThatAreNotNumbersEndTheirRequestAlone) {
   expect_same(heard[b].tokens, alone(good).tokens);
 }
 
-// The header, then what two requests of which one is cancelled leave.
+// The log of two requests, of which one is cancelled.
 std::string recorded(Runner& runner) {
   std::string lines;
-  EventLog log([&](const std::string& line) { lines += line + "\n"; }, {{"about", "a test"}});
-  PrefixTree tree(runner.pool());
-  Engine engine(runner, &tree, {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
-  Request r = request(50, 3, 6);
-  r.n = 2;
-  r.logits.logit_bias = {{7, 0.1f}};
-  r.logits.bad_words = {{1, 2}};
-  r.salt = "s";
-  const RequestId id = engine.submit(r);
-  engine.step();
-  engine.submit(request(20, 4, 9));
-  engine.step();
-  engine.step();
-  engine.cancel(id, 1);
-  while (engine.step()) {
+  {
+    EventLog log([&](const std::string& line) { lines += line + "\n"; }, {{"about", "a test"}});
+    PrefixTree tree(runner.pool());
+    Engine engine(runner, &tree,
+                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
+    Request r = request(50, 3, 6);
+    r.n = 2;
+    r.logits.logit_bias = {{7, 0.1f}};
+    r.logits.bad_words = {{1, 2}};
+    r.salt = "s";
+    const RequestId id = engine.submit(r);
+    engine.step();
+    engine.submit(request(20, 4, 9));
+    engine.step();
+    engine.step();
+    engine.cancel(id, 1);
+    while (engine.step()) {
+    }
   }
   return lines;
 }
@@ -430,7 +433,9 @@ TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
 
 TEST_F(EngineTest, ADamagedLogIsNamed) {
   const std::string log = recorded(runner_);
+  EXPECT_FALSE(replayed(runner_, log).cut);
   EXPECT_TRUE(replayed(runner_, log.substr(0, log.size() - 9)).cut);
+  EXPECT_TRUE(replayed(runner_, log.substr(0, log.find('\n') + 1)).cut);
   const auto error_of = [&](const std::string& lines) -> std::string {
     try {
       replayed(runner_, lines);
@@ -441,7 +446,9 @@ TEST_F(EngineTest, ADamagedLogIsNamed) {
   };
   EXPECT_NE(error_of("{}\n").find("not the header"), std::string::npos);
   EXPECT_NE(error_of("").find("not the header"), std::string::npos);
-  EXPECT_NE(error_of(log + "{\"what\":1}\n").find("neither"), std::string::npos);
+  EXPECT_NE(error_of(log + "{\"what\":1}\n").find("no request"), std::string::npos);
+  EXPECT_NE(error_of(log + "{\"end\":1}\n").find("there were 1 steps"), std::string::npos);
+  EXPECT_NE(error_of("{\"perigee_log\":2}\n").find("version 2"), std::string::npos);
   EXPECT_NE(error_of(log + "nonsense\n").find("not a JSON object"), std::string::npos);
   EXPECT_NE(error_of(log + "{\"submit\":9,\"request\":{}}\n").find("no \"prompt\""), std::string::npos);
 }
