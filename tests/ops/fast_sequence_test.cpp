@@ -5,8 +5,6 @@
 #include <numeric>
 
 #include "cache/sequence_cache.h"
-#include "ops/cpu/arith.h"
-#include "ops/cpu/fast/sequence_kernels.h"
 #include "ops/cpu/fast/top_k.h"
 #include "ops/fast_backends.h"
 #include "ops/reference.h"
@@ -137,68 +135,6 @@ TEST(FastIndexSelect, AnyBytesInThePages) {
         }
       }
       expect_same_selection(c, *fast.backend, fast.name + " " + std::string(index_key_format_name(format)));
-    }
-  }
-}
-
-// An index vector as fp8 stores it: e4m3 values in bf16, scaled to the largest; sometimes a few of them only.
-std::vector<bf16> e4m3_vector(Random& random, uint8_t* codes, uint8_t* scale) {
-  std::vector<float> x = random.floats(kIndex);
-  if (random.below(4) == 0) {
-    for (float& v : x) v *= random.below(8) ? 0.002f : 1.0f;
-  }
-  encode_index_key(IndexKeyFormat::kFp8, x.data(), codes, scale);
-  std::vector<bf16> out(kIndex);
-  decode_index_key(IndexKeyFormat::kFp8, codes, scale, out.data());
-  return out;
-}
-
-// Every score, where a selection would hide most wrong ones. Weights of both signs make sums that nearly
-// cancel, which is where a score in integers is hardest to bound.
-TEST(FastIndexSelect, ScoresOfFp8Pages) {
-  const IndexKeyFormat fp8 = IndexKeyFormat::kFp8;
-  for (const char* name : {"avx2", "avx512", "avx512-emulated"}) {
-    const cpu::Kernels* found = cpu::find_kernels(name);
-    if (!found) continue;
-    const cpu::SequenceKernels& kernels = *found->sequence;
-    Random random(13);
-    auto panel = std::make_unique<cpu::IndexPanel>();
-    for (int trial = 0; trial < (std::string(name) == "avx512-emulated" ? 20 : 400); ++trial) {
-      const int heads = 1 + random.below(32);
-      std::vector<uint8_t> page(index_page_bytes(fp8)), query_codes(kIndex), query_scale(4);
-      std::vector<std::vector<bf16>> keys;
-      std::vector<bf16> query;
-      for (int i = 0; i < kPageTokens; ++i)
-        keys.push_back(
-            e4m3_vector(random, &page[index_value_offset(fp8, i)], &page[index_scale_offset(fp8, i)]));
-      for (int h = 0; h < heads; ++h) {
-        const std::vector<bf16> q = e4m3_vector(random, query_codes.data(), query_scale.data());
-        query.insert(query.end(), q.begin(), q.end());
-      }
-      std::vector<float> weight = random.floats(heads, 0.003f);
-      if (trial % 2)
-        std::transform(weight.begin(), weight.end(), weight.begin(), [](float w) { return std::abs(w); });
-
-      std::vector<uint16_t> got(kPageTokens);
-      std::vector<float> prepared(kernels.prepared_index_floats(fp8, heads));
-      cpu::IndexScores scores{
-          .query = query.data(), .weight = weight.data(), .heads = heads, .key = got.data()};
-      if (!prepared.empty()) {
-        kernels.prepare_index_query(scores, prepared.data());
-        scores.prepared = prepared.data();
-      }
-      kernels.decode_index_page(fp8, page.data(), *panel);
-      kernels.score_index_page(*panel, scores);
-      for (int i = 0; i < kPageTokens; ++i) {
-        float sum = 0.0f;
-        for (int h = 0; h < heads; ++h)
-          sum =
-              std::fma(weight[h], std::max(cpu::dot(&query[h * kIndex], keys[i].data(), kIndex), 0.0f), sum);
-        const bf16 score = float_to_bf16(read_fp32_scale(&page[index_scale_offset(fp8, i)]) * sum);
-        const int magnitude = score & 0x7FFF;
-        ASSERT_EQ(got[i], 0x8000 + (score & 0x8000 ? -magnitude : magnitude))
-            << name << ": trial " << trial << ", key " << i << " of " << heads << " heads";
-      }
     }
   }
 }

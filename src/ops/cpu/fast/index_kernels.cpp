@@ -1,12 +1,9 @@
 // Scores of index_select, a page of 64 keys at a time. Lanes are keys, so that no product ends in a sum
 // across lanes: the 16 partial sums of a product are made one after another, in the order in which the fixed
-// tree adds them. AVX2 scores fp8 keys in integers first, and this way only those that are left in doubt.
+// tree adds them.
 #include "ops/cpu/fast/sequence_functions.h"
 #include "ops/cpu/fast/simd_cache.h"
 #include "ops/cpu/fast/simd_pairs.h"
-#ifndef PERIGEE_ISA_AVX512
-#include "ops/cpu/fast/index_integers.h"
-#endif
 
 namespace perigee::cpu::PERIGEE_ISA {
 
@@ -109,82 +106,9 @@ template <int kHeads>
   }
 }
 
-// A score as an integer that orders as the selection rule does.
-PERIGEE_SIMD uint16_t order(bf16 score) {
-  const uint16_t magnitude = score & 0x7FFF;
-  const uint16_t ordered = score & 0x8000 ? 0x8000 - magnitude : 0x8000 + magnitude;
-  return magnitude > 0x7F80 ? 0 : ordered;
-}
-
-#ifndef PERIGEE_ISA_AVX512
-
-// The score of one fp8 key; lanes are the partial sums.
-[[gnu::noinline]] uint16_t score_key(const uint8_t* page, int key, const IndexScores& s) {
-  alignas(64) bf16 values[kIndexKeyDim];
-  const float scale =
-      index_key_values(IndexKeyFormat::kFp8, page + index_value_offset(IndexKeyFormat::kFp8, key),
-                       page + index_scale_offset(IndexKeyFormat::kFp8, key), values);
-  float total = 0.0f;
-  for (int h = 0; h < s.heads; ++h) {
-    const bf16* q = s.query + h * kIndexKeyDim;
-    F32x16 sum = zero();
-#pragma GCC unroll 4
-    for (int d = 0; d < kIndexKeyDim; d += 32) sum = pair_fma(load_pairs(q + d), load_pairs(values + d), sum);
-    const float x = tree16(sum);
-    total = __builtin_fmaf(s.weight[h], x > 0.0f || x != x ? x : 0.0f, total);
-  }
-  alignas(64) bf16 score[16];
-  store_bf16(score, splat(scale * total));
-  return order(score[0]);
-}
-
-void decode_integer_page(const uint8_t* page, IndexPanel& panel) {
-  alignas(64) bf16 rows[8 * kIndexKeyDim];
-  panel.page = page;
-  for (int key = 0; key < kPageTokens; key += 8) {
-    for (int i = key; i < key + 8; ++i) {
-      key_integers(page + index_value_offset(IndexKeyFormat::kFp8, i), rows + (i - key) * kIndexKeyDim,
-                   panel.norm[i], panel.rounding[i]);
-      __builtin_memcpy(panel.scale + i, page + index_scale_offset(IndexKeyFormat::kFp8, i), sizeof(float));
-      if (!(panel.scale[i] >= 0.0f && panel.scale[i] < kHuge)) panel.norm[i] = kInfinity;
-    }
-    for (int d = 0; d < kPairs; d += 8)
-      transpose8(rows + 2 * d, kIndexKeyDim, panel.pairs + d * kPageTokens + key);
-  }
-}
-
-void score_integer_page(const IndexPanel& panel, const IndexScores& s) {
-  alignas(64) bf16 least[kPageTokens], greatest[kPageTokens];
-  for (int key = 0; key < kPageTokens; key += 16)
-    integer_scores(panel, key, s.prepared, s.heads, least + key, greatest + key);
-  uint16_t other[kPageTokens];
-  for (int i = 0; i < kPageTokens; ++i) {
-    s.key[i] = order(least[i]);
-    other[i] = order(greatest[i]);
-  }
-  for (int i = 0; i < kPageTokens; ++i) {
-    if (s.key[i] != other[i]) s.key[i] = score_key(panel.page, i, s);
-  }
-}
-
-#endif
-
 }  // namespace
 
-#ifdef PERIGEE_ISA_AVX512
-int64_t prepared_index_floats(IndexKeyFormat, int) { return 0; }
-void prepare_index_query(const IndexScores&, float*) {}
-#else
-int64_t prepared_index_floats(IndexKeyFormat format, int heads) {
-  return format == IndexKeyFormat::kFp8 ? integer_query_floats(heads) : 0;
-}
-void prepare_index_query(const IndexScores& scores, float* out) { prepare_integers(scores, out); }
-#endif
-
 void decode_index_page(IndexKeyFormat format, const uint8_t* page, IndexPanel& panel) {
-#ifndef PERIGEE_ISA_AVX512
-  if (format == IndexKeyFormat::kFp8) return decode_integer_page(page, panel);
-#endif
   alignas(64) bf16 rows[8 * kIndexKeyDim];
   for (int key = 0; key < kPageTokens; key += 8) {
     for (int i = 0; i < 8; ++i) {
@@ -199,9 +123,6 @@ void decode_index_page(IndexKeyFormat format, const uint8_t* page, IndexPanel& p
 }
 
 void score_index_page(const IndexPanel& panel, const IndexScores& s) {
-#ifndef PERIGEE_ISA_AVX512
-  if (s.prepared) return score_integer_page(panel, s);
-#endif
   alignas(64) bf16 score[kPageTokens];
   for (int key = 0; key < kPageTokens; key += 16 * kGroup) {
     alignas(64) float total[16 * kGroup] = {};
@@ -214,7 +135,11 @@ void score_index_page(const IndexPanel& panel, const IndexScores& s) {
       store_bf16(score + at, mul(load(panel.scale + at), load(total + v * 16)));
     }
   }
-  for (int i = 0; i < kPageTokens; ++i) s.key[i] = order(score[i]);
+  for (int i = 0; i < kPageTokens; ++i) {
+    const uint16_t magnitude = score[i] & 0x7FFF;
+    const uint16_t order = score[i] & 0x8000 ? 0x8000 - magnitude : 0x8000 + magnitude;
+    s.key[i] = magnitude > 0x7F80 ? 0 : order;
+  }
 }
 
 }  // namespace perigee::cpu::PERIGEE_ISA

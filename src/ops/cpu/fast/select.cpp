@@ -43,27 +43,16 @@ void FastBackend::index_select(const IndexSelectArgs& a) {
       Arena& arena = thread_arena();
       const Arena::Scope scope(arena);
       auto* keys = arena.take<uint16_t>(rows * padded);  // [rows, padded]
-      const int64_t floats = kernels.prepared_index_floats(pages.index_format, heads);
-      float* prepared = floats ? arena.take<float>(rows * floats) : nullptr;
-      const auto scores = [&](int64_t i) {
-        const int64_t row = seq.first_row + first + i;
-        return IndexScores{.query = a.index_query + row * heads * kIndexKeyDim,
-                           .weight = a.index_weight + row * heads,
-                           .prepared = floats ? prepared + i * floats : nullptr,
-                           .heads = heads,
-                           .key = keys + i * padded};
-      };
-      if (floats) {
-        pool_.run(rows, [&](int64_t i) { kernels.prepare_index_query(scores(i), prepared + i * floats); });
-      }
       pool_.run((last_visible + kPageTokens - 1) / kPageTokens, [&](int64_t page) {
         IndexPanel panel;
         kernels.decode_index_page(pages.index_format, pages.index_key[page], panel);
         // The first row that sees the page: at position ≥ 64·page.
         for (int64_t i = std::max<int64_t>(0, page * kPageTokens - seq.start - first); i < rows; ++i) {
-          IndexScores of_page = scores(i);
-          of_page.key += page * kPageTokens;
-          kernels.score_index_page(panel, of_page);
+          const int64_t row = seq.first_row + first + i;
+          kernels.score_index_page(panel, {.query = a.index_query + row * heads * kIndexKeyDim,
+                                           .weight = a.index_weight + row * heads,
+                                           .heads = heads,
+                                           .key = keys + i * padded + page * kPageTokens});
         }
       });
       pool_.run(rows, [&](int64_t i) {

@@ -5,8 +5,6 @@
 
 namespace perigee::cpu::PERIGEE_ISA {
 
-int64_t prepared_index_floats(IndexKeyFormat format, int heads);
-void prepare_index_query(const IndexScores& scores, float* out);
 void decode_index_page(IndexKeyFormat format, const uint8_t* page, IndexPanel& panel);
 void score_index_page(const IndexPanel& panel, const IndexScores& scores);
 

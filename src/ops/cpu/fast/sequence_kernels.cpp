@@ -4,9 +4,7 @@
 
 namespace perigee::cpu::PERIGEE_ISA {
 
-const SequenceKernels sequence_kernels{.prepared_index_floats = prepared_index_floats,
-                                       .prepare_index_query = prepare_index_query,
-                                       .decode_index_page = decode_index_page,
+const SequenceKernels sequence_kernels{.decode_index_page = decode_index_page,
                                        .score_index_page = score_index_page,
                                        .query_floats = kQueryFloats,
                                        .prepare_query = prepare_query,

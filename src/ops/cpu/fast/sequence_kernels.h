@@ -14,18 +14,14 @@ namespace perigee::cpu {
 
 constexpr int kPanelWords = kPageTokens * kIndexKeyDim / 2;
 
-// The keys of a page, transposed: pair d of every key side by side, so that vector lanes are keys. Pairs are
-// of bf16, or of int16 where queries are prepared; those come with bounds of what an integer score is off.
+// The keys of a page, transposed: pair d of every key side by side, so that vector lanes are keys.
 struct IndexPanel {
   alignas(64) uint32_t pairs[kPanelWords];  // [64 pairs][64 keys]
   alignas(64) float scale[kPageTokens];
-  alignas(64) float norm[kPageTokens], rounding[kPageTokens];  // index_integers.h
-  const uint8_t* page;
 };
 struct IndexScores {
-  const bf16* query;                // [heads, 128]
-  const float* weight;              // [heads]
-  const float* prepared = nullptr;  // from prepare_index_query; null where prepared_index_floats is 0
+  const bf16* query;    // [heads, 128]
+  const float* weight;  // [heads]
   int heads;
   uint16_t* key;  // [64] out: the scores as integers that order as the selection rule does, NaN 0
 };
@@ -105,8 +101,6 @@ struct LaneSum {
 // --- sample: counts are multiples of 16
 
 struct SequenceKernels {
-  int64_t (*prepared_index_floats)(IndexKeyFormat format, int heads);
-  void (*prepare_index_query)(const IndexScores& scores, float* out);
   void (*decode_index_page)(IndexKeyFormat format, const uint8_t* page, IndexPanel& panel);
   void (*score_index_page)(const IndexPanel& panel, const IndexScores& scores);
 
