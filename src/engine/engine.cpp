@@ -27,10 +27,10 @@ SchedulerOptions scheduler_options(const EngineOptions& options) {
   return out;
 }
 
-// Branch b of a request draws with its own seed, so that n answers are those of n requests.
-SampleParams params_of(const Sequence& s) {
-  SampleParams params = s.asked->sampling;
-  params.seed += static_cast<uint64_t>(s.branch);
+// A branch draws with a seed of its own, so that n answers are those of n requests.
+SampleParams params_of(const Request& request, int branch) {
+  SampleParams params = request.sampling;
+  params.seed += static_cast<uint64_t>(branch);
   return params;
 }
 
@@ -191,7 +191,7 @@ Engine::Sampled Engine::sample(const StepPlan& plan) {
     const int drafts = static_cast<int>(rows.drafts.size());
     for (int i = 0; i <= drafts; ++i) {
       const int at = rows.first_logit + rows.logits - 1 - drafts + i;
-      params[at] = params_of(s);
+      params[at] = params_of(*s.asked, s.branch);
       positions[at] = static_cast<int64_t>(s.tokens.size()) + i;
       processors[at] = &s.processor;
       if (i > 0 && s.processor.active()) {
@@ -202,8 +202,7 @@ Engine::Sampled Engine::sample(const StepPlan& plan) {
     }
     for (int f = 0; f < rows.forks; ++f) {
       const int at = rows.first_fork_logit + f;
-      params[at] = s.asked->sampling;
-      params[at].seed += static_cast<uint64_t>(s.siblings[f]);
+      params[at] = params_of(*s.asked, s.siblings[f]);
       positions[at] = static_cast<int64_t>(s.tokens.size());
       processors[at] = &s.processor;
     }
@@ -213,8 +212,7 @@ Engine::Sampled Engine::sample(const StepPlan& plan) {
 
 void Engine::finish_rows(const ScheduledRows& rows, const Sampled& sampled) {
   Sequence& s = *rows.sequence;
-  const bool prompt = rows.start < s.prompt_tokens();
-  if (prompt) stats_.prompt_tokens += rows.tokens;
+  if (rows.start < s.prompt_tokens()) stats_.prompt_tokens += rows.tokens;
   if (rows.drafts.empty()) s.cached->stepped();
   if (s.scores_prompt()) report_prompt(rows, sampled);
   if (!rows.samples) return;
@@ -232,8 +230,7 @@ void Engine::report_prompt(const ScheduledRows& rows, const Sampled& sampled) {
         rows.start + rows.tokens - rows.logits + i + 1;  // of the token that row i foretells
     if (position != s.scored || position >= s.prompt_tokens()) continue;
     const int at = rows.first_logit + i;
-    event.prompt_tokens.push_back(
-        describe(s, s.processor, at, s.tokens[position], sampled[at], s.asked->prompt_logprobs));
+    event.prompt_tokens.push_back(describe(s, at, s.tokens[position], sampled[at], s.asked->prompt_logprobs));
     ++s.scored;
   }
   if (!event.prompt_tokens.empty()) events_.push_back(std::move(event));
@@ -278,7 +275,7 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
                           s.tokens.size() - 1);
       break;
     }
-    event.tokens.push_back(describe(s, s.processor, at, got.token, got, s.asked->top_logprobs));
+    event.tokens.push_back(describe(s, at, got.token, got, s.asked->top_logprobs));
     s.tokens.push_back(got.token);
     s.cached->append(got.token);
     s.processor.accept(got.token);
@@ -300,12 +297,13 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
   if (reason != FinishReason::kNone) finish(s, reason, error);
 }
 
-GeneratedToken Engine::describe(const Sequence& s, const LogitsProcessor& processor, int logit, int32_t token,
-                                const Runner::Sampled& sampled, int alternatives) const {
+GeneratedToken Engine::describe(const Sequence& s, int logit, int32_t token, const Runner::Sampled& sampled,
+                                int alternatives) const {
   const size_t vocab = runner_.config().vocab_size;
   const std::span<const float> row = logits_.subspan(logit * vocab, vocab);
   if (s.asked->processed_logprobs) {
-    const std::vector<float> logprobs = processed_logprobs(row, processor, params_of(s), runner_.lanes());
+    const std::vector<float> logprobs =
+        processed_logprobs(row, s.processor, params_of(*s.asked, s.branch), runner_.lanes());
     return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, alternatives)};
   }
   return {.id = token,

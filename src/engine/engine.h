@@ -12,8 +12,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -93,8 +91,8 @@ class Engine {
   void report_prompt(const ScheduledRows& rows, const Sampled& sampled);
   std::vector<Sequence*> fork(const ScheduledRows& rows);
   void append(Sequence& sequence, std::span<const int32_t> drafts, int first_logit, const Sampled& sampled);
-  GeneratedToken describe(const Sequence& sequence, const LogitsProcessor& processor, int logit,
-                          int32_t token, const Runner::Sampled& sampled, int alternatives) const;
+  GeneratedToken describe(const Sequence& sequence, int logit, int32_t token, const Runner::Sampled& sampled,
+                          int alternatives) const;
   FinishReason reason_to_finish(const Sequence& sequence) const;
   void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
   void fail_all(const std::string& error);

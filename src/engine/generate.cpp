@@ -1,5 +1,7 @@
 #include "engine/generate.h"
 
+#include <map>
+
 #include "base/error.h"
 
 namespace perigee {

@@ -85,18 +85,11 @@ class ChatEnvelope : public Envelope {
   }
 
   std::string last_events(const Usage& usage) override {
-    std::string out;
-    if (shape_.stream.include_usage) {
-      json::object chunk = head("chat.completion.chunk");
-      chunk["choices"] = json::array();
-      chunk["usage"] = usage_json(usage);
-      out += sse(chunk);
-    }
-    return out + "data: [DONE]\n\n";
+    return last_chunks(shape_.stream.include_usage, head("chat.completion.chunk"), usage);
   }
 
   std::string error_events(int status, const std::string& message) override {
-    return "data: " + error_body(status, message) + "\n\ndata: [DONE]\n\n";
+    return error_chunks(status, message);
   }
 
   std::string whole(std::vector<AnswerDelta> choices, const Usage& usage) override {

@@ -29,6 +29,9 @@ class Envelope {
   virtual std::string whole(std::vector<AnswerDelta> choices, const Usage& usage) = 0;
 };
 
+// How a stream of completions ends: the chunk with the usage when asked for, made from `head`; or an error.
+std::string last_chunks(bool include_usage, boost::json::object head, const Usage& usage);
+std::string error_chunks(int status, const std::string& message);
 std::string sse(const boost::json::value& data);
 boost::json::object usage_json(const Usage& usage);
 

@@ -13,6 +13,20 @@ std::string sse(const boost::json::value& data) {
   return "data: " + json_text(data, JsonSpacing::kCompact) + "\n\n";
 }
 
+std::string last_chunks(bool include_usage, boost::json::object head, const Usage& usage) {
+  std::string out;
+  if (include_usage) {
+    head["choices"] = boost::json::array();
+    head["usage"] = usage_json(usage);
+    out += sse(head);
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+std::string error_chunks(int status, const std::string& message) {
+  return "data: " + error_body(status, message) + "\n\ndata: [DONE]\n\n";
+}
+
 boost::json::object usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},

@@ -140,17 +140,21 @@ void Connection::close() {
   on_gone_ = on_silence_ = nullptr;
 }
 
+void Connection::log_reply() {
+  if (!options_.log) return;
+  options_.log({.request = request_.get(),
+                .remote = remote_,
+                .status = status_,
+                .bytes = body_bytes_,
+                .seconds = std::chrono::duration<double>(Clock::now() - since_).count(),
+                .gone = gone_});
+}
+
 void Connection::client_gone() {
   if (state_ != State::kReplying) return close();
   if (gone_) return;
   gone_ = true;
-  if (options_.log)
-    options_.log({.request = request_.get(),
-                  .remote = remote_,
-                  .status = status_,
-                  .bytes = body_bytes_,
-                  .seconds = std::chrono::duration<double>(Clock::now() - since_).count(),
-                  .gone = true});
+  log_reply();
   const auto callback = std::exchange(on_gone_, nullptr);
   if (callback && !complete_) callback();
   close();
@@ -402,13 +406,7 @@ void Connection::on_written(boost::system::error_code error, size_t bytes) {
 
 // The reply has gone out whole.
 void Connection::finish() {
-  if (options_.log)
-    options_.log({.request = request_.get(),
-                  .remote = remote_,
-                  .status = status_,
-                  .bytes = body_bytes_,
-                  .seconds = std::chrono::duration<double>(Clock::now() - since_).count(),
-                  .gone = false});
+  log_reply();
   request_ = nullptr;
   since_ = Clock::now();
   if (keep_alive_) {

@@ -50,6 +50,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_written(boost::system::error_code error, size_t bytes);
   void finish();
   void client_gone();
+  void log_reply();
   void head(int status, const Headers& headers, std::optional<size_t> length);
   // The reply's calls, moved to the I/O thread; `number` tells a late call of an earlier reply.
   void reply_begin(uint64_t number, int status, const Headers& headers, std::optional<std::string> body);

@@ -111,17 +111,15 @@ class K3Grammar {
                 close("argument")}));
     };
     const json::object* o = schema.if_object();
-    const json::value* values = o ? o->if_contains("enum") : nullptr;
-    const json::value* one_value = o ? o->if_contains("const") : nullptr;
-    if (one_value || (values && values->is_array())) {
-      for (const json::value& one : one_value ? json::array{*one_value} : values->get_array()) {
-        if (one.is_string())
-          add("string", g_.choice({g_.literal(std::string_view(one.get_string()))}));
-        else
-          add(type_of(one), json_schema(g_, json::value(json::object{{"const", one}}), root));
-      }
-      return g_.choice(std::move(alternatives));
+    const std::vector<json::value> values =
+        o ? allowed_values(*o, "argument " + key) : std::vector<json::value>();
+    for (const json::value& one : values) {
+      if (one.is_string())
+        add("string", g_.choice({g_.literal(std::string_view(one.get_string()))}));
+      else
+        add(type_of(one), json_schema(g_, json::value(json::object{{"const", one}}), root));
     }
+    if (!values.empty()) return g_.choice(std::move(alternatives));
     for (const std::string& type : types_of(o)) {
       if (type == "string") {
         add(type, text(o));

@@ -108,6 +108,40 @@ class JsonRules {
   int32_t value_ = 0;
 };
 
+[[noreturn]] void reject(const std::string& where, std::string_view why) {
+  fail(ErrorCode::kBadRequest, "the JSON schema at {} {}", where, why);
+}
+
+// Whether a value is of a type, or of one in a list of types; of any without one.
+bool is_of_type(const json::value& v, const json::value* type) {
+  if (!type) return true;
+  if (const json::array* list = type->if_array())
+    return std::any_of(list->begin(), list->end(),
+                       [&](const json::value& one) { return is_of_type(v, &one); });
+  if (!type->is_string()) return false;
+  const std::string_view name = type->get_string();
+  const bool whole = v.is_int64() || v.is_uint64();
+  if (name == "integer") return whole;
+  if (name == "number") return whole || v.is_double();
+  if (name == "string") return v.is_string();
+  if (name == "boolean") return v.is_bool();
+  if (name == "null") return v.is_null();
+  if (name == "array") return v.is_array();
+  return name == "object" && v.is_object();
+}
+
+// Beside a keyword that says all of what the value is, others that would narrow it are not combined with
+// it.
+void check_beside(const json::object& o, const std::string_view key, const std::string& where) {
+  for (const char* other :
+       {"$ref", "const", "enum", "anyOf", "allOf", "type", "properties", "required", "additionalProperties",
+        "items", "minItems", "maxItems", "minLength", "maxLength", "pattern"}) {
+    const bool filtered = std::string_view(other) == "type" && (key == "const" || key == "enum");
+    if (other != key && !filtered && o.contains(other))
+      reject(where, fmt::format("has {} beside {}, which is not supported; merge them", other, key));
+  }
+}
+
 class SchemaReader {
  public:
   SchemaReader(Grammar& grammar, const json::value& root) : g_(grammar), rules_(grammar), root_(root) {}
@@ -121,10 +155,6 @@ class SchemaReader {
   }
 
  private:
-  [[noreturn]] static void reject(const std::string& where, std::string_view why) {
-    fail(ErrorCode::kBadRequest, "the JSON schema at {} {}", where, why);
-  }
-
   static int count(const json::object& o, const char* key, int otherwise, const std::string& where) {
     const json::value* value = o.if_contains(key);
     if (!value) return otherwise;
@@ -143,19 +173,10 @@ class SchemaReader {
       check_beside(*o, "$ref", where);
       return reference(*ref, where);
     }
-    for (const char* key : {"const", "enum"}) {
-      const json::value* values = o->if_contains(key);
-      if (!values) continue;
-      check_beside(*o, key, where);
-      const json::array one{*values};
-      const json::array* all = key[0] == 'c' ? &one : values->if_array();
-      if (!all || all->empty()) reject(where, "has an enum that is not a list of values");
+    if (const auto values = allowed_values(*o, where); !values.empty()) {
       std::vector<Sequence> alternatives;
-      for (const json::value& v : *all) {
-        if (is_of_type(v, o->if_contains("type")))
-          alternatives.push_back(g_.literal(json_text(v, JsonSpacing::kSpaced)));
-      }
-      if (alternatives.empty()) reject(where, fmt::format("has {} whose values are not of its type", key));
+      for (const json::value& v : values)
+        alternatives.push_back(g_.literal(json_text(v, JsonSpacing::kSpaced)));
       return g_.choice(std::move(alternatives));
     }
     for (const char* key : {"anyOf", "allOf"}) {
@@ -188,36 +209,6 @@ class SchemaReader {
       alternatives.push_back({of_type(std::string(one.get_string()), *o, where)});
     }
     return g_.choice(std::move(alternatives));
-  }
-
-  // Whether a value is of a type, or of one in a list of types; of any without one.
-  static bool is_of_type(const json::value& v, const json::value* type) {
-    if (!type) return true;
-    if (const json::array* list = type->if_array())
-      return std::any_of(list->begin(), list->end(),
-                         [&](const json::value& one) { return is_of_type(v, &one); });
-    if (!type->is_string()) return false;
-    const std::string_view name = type->get_string();
-    const bool whole = v.is_int64() || v.is_uint64();
-    if (name == "integer") return whole;
-    if (name == "number") return whole || v.is_double();
-    if (name == "string") return v.is_string();
-    if (name == "boolean") return v.is_bool();
-    if (name == "null") return v.is_null();
-    if (name == "array") return v.is_array();
-    return name == "object" && v.is_object();
-  }
-
-  // Beside a keyword that says all of what the value is, others that would narrow it are not combined with
-  // it.
-  static void check_beside(const json::object& o, const std::string_view key, const std::string& where) {
-    for (const char* other :
-         {"$ref", "const", "enum", "anyOf", "allOf", "type", "properties", "required", "additionalProperties",
-          "items", "minItems", "maxItems", "minLength", "maxLength", "pattern"}) {
-      const bool filtered = std::string_view(other) == "type" && (key == "const" || key == "enum");
-      if (other != key && !filtered && o.contains(other))
-        reject(where, fmt::format("has {} beside {}, which is not supported; merge them", other, key));
-    }
   }
 
   // What would restrict the value, and cannot be kept.
@@ -356,6 +347,24 @@ Symbol character(Grammar& g, const ByteSet& ascii) {
 Symbol any_json(Grammar& grammar, bool object_only) {
   const JsonRules rules(grammar);
   return object_only ? rules.object_ : Grammar::rule(rules.value_);
+}
+
+std::vector<json::value> allowed_values(const json::object& schema, const std::string& where) {
+  std::vector<json::value> out;
+  for (const char* key : {"const", "enum"}) {
+    const json::value* values = schema.if_contains(key);
+    if (!values) continue;
+    check_beside(schema, key, where);
+    const json::array one{*values};
+    const json::array* all = key[0] == 'c' ? &one : values->if_array();
+    if (!all || all->empty()) reject(where, "has an enum that is not a list of values");
+    for (const json::value& v : *all) {
+      if (is_of_type(v, schema.if_contains("type"))) out.push_back(v);
+    }
+    if (out.empty()) reject(where, fmt::format("has {} whose values are not of its type", key));
+    break;
+  }
+  return out;
 }
 
 Symbol json_schema(Grammar& grammar, const json::value& schema, const json::value& root) {

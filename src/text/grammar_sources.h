@@ -4,8 +4,10 @@
 // ones).
 #pragma once
 
-#include <boost/json/value.hpp>
+#include <boost/json.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/grammar.h"
 
@@ -22,6 +24,8 @@ Grammar::Symbol any_json(Grammar& grammar, bool object_only = false);
 // JSON text that satisfies the schema; `root` is what its $refs point into.
 Grammar::Symbol json_schema(Grammar& grammar, const boost::json::value& schema,
                             const boost::json::value& root);
+// The values that a schema with const or enum allows, those of its type alone; none without these keywords.
+std::vector<boost::json::value> allowed_values(const boost::json::object& schema, const std::string& where);
 
 // The whole of a text matches: ^ and $ at its ends change nothing. `allowed` narrows every character (JSON
 // strings).

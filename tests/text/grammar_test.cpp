@@ -275,6 +275,18 @@ TEST(Grammar, RandomK3AnswersHoldDeclaredCalls) {
   EXPECT_GT(with_days, 0);
 }
 
+TEST(Grammar, AnArgumentWhoseValuesAreNotOfItsTypeIsRefused) {
+  const auto format = make_chat_format(tokenizer());
+  const json::value parameters =
+      json::parse(R"({"type":"object","properties":{"c":{"type":"integer","enum":["x"]}},"required":["c"]})");
+  AnswerShape shape{.must_call = true};
+  shape.tools = {{"f", &parameters}};
+  Grammar grammar;
+  grammar.new_rule();
+  EXPECT_NE(complaint([&] { format->answer_grammar(grammar, shape); }).find("argument c has enum"),
+            std::string::npos);
+}
+
 TEST(Grammar, AnAnswerMayThinkAndThenMustBeJson) {
   const auto format = make_chat_format(tokenizer());
   Grammar grammar;
