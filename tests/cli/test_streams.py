@@ -80,7 +80,8 @@ def test_prompts_of_any_bytes():
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM]])
 def test_signals_end_generate(signals):
     process = subprocess.Popen(
-        [BINARY, "generate", MODEL, "--prompt", "word " * 20000], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [BINARY, "generate", MODEL, "--prompt", "word " * 20000], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     process.stderr.readline()  # "reading the prompt: 10 %"
     process.send_signal(signals[0])
