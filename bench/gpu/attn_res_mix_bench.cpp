@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/backend.h"
 #include "ops/cuda/device_array.h"
-#include "ops/cuda/stages.h"
 
 namespace perigee::cuda {
 namespace {
@@ -76,7 +76,8 @@ double copy_bandwidth(cudaStream_t stream) {
 }
 
 // One graph of launches that walk through input sets larger than L2 together; the time of one launch.
-Row measure(int rows, cudaStream_t stream) {
+Row measure(int rows, CudaBackend& backend) {
+  const cudaStream_t stream = backend.memory().stream();
   const size_t tensor = size_t{1} * rows * kHidden;           // elements
   const size_t bytes = (kBanks + 2) * tensor * sizeof(bf16);  // each source read, out written
   const int sets = static_cast<int>(std::clamp<size_t>(kBeyondL2 / bytes, 2, kMostLaunches));
@@ -93,15 +94,14 @@ Row measure(int rows, cudaStream_t stream) {
     const bf16* first = sources.data() + set * (kBanks + 1) * tensor;
     std::vector<const bf16*> banks;
     for (int j = 0; j < kBanks; ++j) banks.push_back(first + j * tensor);
-    attn_res_mix({.stream = first + kBanks * tensor,
-                  .banks = banks,
-                  .score = score.data(),
-                  .norm = norm.data(),
-                  .eps = 1e-5f,
-                  .out = out.data() + set * tensor,
-                  .rows = rows,
-                  .hidden = kHidden},
-                 stream);
+    backend.attn_res_mix({.stream = first + kBanks * tensor,
+                          .banks = banks,
+                          .score = score.data(),
+                          .norm = norm.data(),
+                          .eps = 1e-5f,
+                          .out = out.data() + set * tensor,
+                          .rows = rows,
+                          .hidden = kHidden});
   }
   cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cuda_check(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
@@ -118,8 +118,8 @@ Row measure(int rows, cudaStream_t stream) {
 }
 
 int run(const std::string& commit, const std::string& date, const char* file) {
-  cudaStream_t stream;
-  cuda_check(cudaStreamCreate(&stream), "cudaStreamCreate");
+  CudaBackend backend;
+  const cudaStream_t stream = backend.memory().stream();
   cudaDeviceProp gpu;
   cuda_check(cudaGetDeviceProperties(&gpu, 0), "cudaGetDeviceProperties");
   int driver = 0;
@@ -129,7 +129,7 @@ int run(const std::string& commit, const std::string& date, const char* file) {
   fmt::print("{}, copy {:.0f} GB/s; attn_res_mix, hidden {}, {} banks\n", gpu.name, copy, kHidden, kBanks);
   fmt::print("{:>6} {:>10} {:>8} {:>8} {:>8}\n", "rows", "us", "spread", "GB/s", "of copy");
   for (int count : {1, 8, 64, 512, 8192}) {
-    const Row r = measure(count, stream);
+    const Row r = measure(count, backend);
     const double share = 100.0 * r.gigabytes_per_second / copy;
     fmt::print("{:>6} {:>10.2f} {:>7.1f}% {:>8.0f} {:>7.1f}%\n", r.rows, r.microseconds, 100.0 * r.spread,
                r.gigabytes_per_second, share);
@@ -139,7 +139,6 @@ int run(const std::string& commit, const std::string& date, const char* file) {
         rows.empty() ? "" : ",\n", r.rows, kHidden, kBanks, r.launches, r.microseconds, r.spread,
         r.gigabytes_per_second, share);
   }
-  cuda_check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   if (file == nullptr) return 0;
   std::ofstream out(file);
   out << fmt::format(

@@ -3,25 +3,26 @@
 // be read unnoticed.
 #pragma once
 
-#include <cstring>
 #include <vector>
 
-#include "base/tensor.h"
+#include "base/memory.h"
 
 namespace perigee {
 
 class Arena {
  public:
+  explicit Arena(Memory& memory = host_memory()) : memory_(&memory) {}
+
   template <typename T>
   T* take(int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    if (used_ == buffers_.size()) buffers_.emplace_back();
-    Buffer& buffer = buffers_[used_++];
-    if (buffer.size() < bytes) buffer = Buffer(bytes);
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    if (used_ == blocks_.size()) blocks_.emplace_back();
+    MemoryBlock& block = blocks_[used_++];
+    if (!block.data() || block.bytes() < bytes) block = MemoryBlock(*memory_, bytes);
 #ifdef PERIGEE_TEST_HOOKS
-    std::memset(buffer.data(), 0xFF, bytes);
+    memory_->fill(block.data(), 0xFF, bytes);
 #endif
-    return buffer.as<T>();
+    return block.as<T>();
   }
 
   // Gives back what was taken since it was made.
@@ -37,7 +38,8 @@ class Arena {
   };
 
  private:
-  std::vector<Buffer> buffers_;
+  Memory* memory_;
+  std::vector<MemoryBlock> blocks_;
   size_t used_ = 0;
 };
 

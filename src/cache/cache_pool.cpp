@@ -42,13 +42,14 @@ Slot::~Slot() {
 }
 uint8_t* Slot::data() const { return pool_->slot_memory_.data() + id_ * pool_->plan_.slot_bytes(); }
 
-CachePool::CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slots)
-    : shape_(std::move(shape)),
+CachePool::CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slots, Memory& memory)
+    : memory_(memory),
+      shape_(std::move(shape)),
       plan_(std::move(plan)),
       slots_(slots),
-      row_memory_(rows * plan_.row_bytes()),
-      slot_memory_(slots * plan_.slot_bytes()),
-      zero_state_(kKdaStateBytes),
+      row_memory_(memory, rows * plan_.row_bytes()),
+      slot_memory_(memory, slots * plan_.slot_bytes()),
+      zero_state_(memory, kKdaStateBytes),
       references_(rows, 0),
       free_rows_(rows),
       free_slots_(slots) {
@@ -59,7 +60,7 @@ CachePool::CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slo
 Row CachePool::take_row() {
   if (free_rows_.empty()) return {};
   const RowId row = pop_lowest(free_rows_);
-  if (row >= touched_rows_) poison(row_data(row), plan_.row_bytes());
+  if (row >= touched_rows_) poison(memory_, row_data(row), plan_.row_bytes());
   touched_rows_ = std::max(touched_rows_, row + 1);
   references_[row] = 1;
   return {this, row};
@@ -67,19 +68,19 @@ Row CachePool::take_row() {
 
 void CachePool::release(RowId row) {
   if (--references_[row] > 0) return;
-  poison(row_data(row), plan_.row_bytes());
+  poison(memory_, row_data(row), plan_.row_bytes());
   push(free_rows_, row);
 }
 
 Slot CachePool::take_slot() {
   if (free_slots_.empty()) return {};
   Slot slot(this, pop_lowest(free_slots_));
-  poison(slot.data(), plan_.slot_bytes());
+  poison(memory_, slot.data(), plan_.slot_bytes());
   return slot;
 }
 
 void CachePool::release_slot(int slot) {
-  poison(slot_memory_.data() + slot * plan_.slot_bytes(), plan_.slot_bytes());
+  poison(memory_, slot_memory_.data() + slot * plan_.slot_bytes(), plan_.slot_bytes());
   push(free_slots_, slot);
 }
 
@@ -97,8 +98,10 @@ void CachePool::check_integrity(const std::vector<int64_t>& expected) const {
     }
 #ifdef PERIGEE_TEST_HOOKS
     if (!is_free[row] || static_cast<RowId>(row) >= touched_rows_) continue;
-    const uint8_t* bytes = row_memory_.data() + static_cast<int64_t>(row) * plan_.row_bytes();
-    if (bytes[0] != 0xFF || std::memcmp(bytes, bytes + 1, plan_.row_bytes() - 1) != 0)
+    std::vector<uint8_t> bytes(plan_.row_bytes());
+    memory_.download(bytes.data(), row_memory_.data() + static_cast<int64_t>(row) * plan_.row_bytes(),
+                     plan_.row_bytes());
+    if (std::any_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b != 0xFF; }))
       fail(ErrorCode::kInternal, "cache row {} was written after it was freed", row);
 #endif
   }

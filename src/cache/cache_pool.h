@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/tensor.h"
 #include "cache/cache_plan.h"
 #include "cache/cache_shape.h"
 #include "cache/pool_memory.h"
@@ -69,10 +68,12 @@ class Slot {
 
 class CachePool {
  public:
-  // Address space is reserved at once; the system fills in memory as rows are first used.
-  CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slots);
+  // Rows and slots lie in `memory`, which must outlive the pool. On the host address space is reserved at
+  // once, and the system fills in memory as rows are first used.
+  CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slots, Memory& memory = host_memory());
   CachePool(const CachePool&) = delete;
 
+  Memory& memory() const { return memory_; }
   const CacheShape& shape() const { return shape_; }
   const CachePlan& plan() const { return plan_; }
   int64_t rows() const { return static_cast<int64_t>(references_.size()); }
@@ -89,7 +90,7 @@ class CachePool {
   int64_t references(RowId row) const { return references_[row]; }
   uint8_t* row_data(RowId row) { return row_memory_.data() + int64_t{row} * plan_.row_bytes(); }
   // One head's S before the first token, for every layer and head.
-  const float* zero_state() const { return zero_state_.as<float>(); }
+  const float* zero_state() const { return zero_state_.as<const float>(); }
 
   // Throws Error{kInternal} unless row r is held by exactly expected[r] references and the others are free,
   // once each; in test builds also unless every freed byte is as it was left.
@@ -101,11 +102,12 @@ class CachePool {
   void release(RowId row);
   void release_slot(int slot);
 
+  Memory& memory_;
   CacheShape shape_;
   CachePlan plan_;
   int64_t slots_;
   PoolMemory row_memory_, slot_memory_;
-  Buffer zero_state_;
+  MemoryBlock zero_state_;
   std::vector<int32_t> references_;  // [rows]
   std::vector<RowId> free_rows_;     // heap, lowest id first
   std::vector<int> free_slots_;      // heap, lowest id first

@@ -13,9 +13,14 @@ namespace {
 // The last chunk start that leaves one token of a prompt to compute.
 int64_t prompt_checkpoint(int64_t prompt) { return (prompt - 1) / kChunk * kChunk; }
 
-uint64_t checksum_of(const auto& rows, int64_t row_bytes) {
+uint64_t checksum_of(const CachePool& pool, const auto& rows) {
+  const int64_t row_bytes = pool.plan().row_bytes();
+  std::vector<uint8_t> bytes(row_bytes);
   uint64_t hash = kChecksumStart;
-  for (const auto& r : rows) hash = checksum(r->row.data(), row_bytes, hash);
+  for (const auto& r : rows) {
+    pool.memory().download(bytes.data(), r->row.data(), row_bytes);
+    hash = checksum(bytes.data(), row_bytes, hash);
+  }
   return hash;
 }
 
@@ -101,7 +106,7 @@ PrefixHit PrefixTree::match(const PrefixScope& scope, std::span<const int32_t> t
   const int64_t total = static_cast<int64_t>(tokens.size()), last = std::min(place.matched, total - 1);
   const auto [kept, rows] = longest(place, last, true);
   if (kept) {
-    if (options_.debug && kept->checksum != checksum_of(kept->rows, pool_.plan().row_bytes()))
+    if (options_.debug && kept->checksum != checksum_of(pool_, kept->rows))
       fail(ErrorCode::kInternal, "the checkpoint at position {} is not what was stored", kept->position);
     ++kept->hits;
     kept->last_used = calls_;
@@ -237,7 +242,7 @@ bool PrefixTree::insert_checkpoint(const PrefixScope& scope, std::span<const int
   if (known && all_in_pool(kept.rows)) return true;
   kept.rows.clear();
   for (Row& row : checkpoint.rows) kept.rows.push_back(std::make_shared<KeptRow>(std::move(row)));
-  if (options_.debug) kept.checksum = checksum_of(kept.rows, pool_.plan().row_bytes());
+  if (options_.debug) kept.checksum = checksum_of(pool_, kept.rows);
   if (reason == CheckpointReason::kTurn) {
     // The turn before, if this is all that went on from it.
     for (auto it = node->checkpoints.find(position); it != node->checkpoints.begin();) {

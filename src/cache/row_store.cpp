@@ -14,10 +14,11 @@
 namespace perigee {
 
 RowStore::RowStore(CachePool& pool, const RowStoreOptions& options)
-    : row_bytes_(pool.plan().row_bytes()),
+    : pool_memory_(pool.memory()),
+      row_bytes_(pool.plan().row_bytes()),
       memory_slots_(options.memory_bytes / row_bytes_),
       file_slots_(options.file.empty() ? 0 : options.file_bytes / row_bytes_),
-      memory_(memory_slots_ * row_bytes_),
+      memory_(host_memory(), memory_slots_ * row_bytes_),
       free_memory_(memory_slots_),
       free_file_(file_slots_),
       held_(pool.rows(), 0),
@@ -158,8 +159,11 @@ void RowStore::work() {
 }
 
 void RowStore::run(Job& job) {
-  if (job.kind == Kind::kOut) return copy_out(job, job.data);
-  uint8_t* data = job.kind == Kind::kIn ? job.data : buffer_.data();
+  uint8_t* data = buffer_.data();
+  if (job.kind == Kind::kOut) {
+    pool_memory_.download(data, job.data, row_bytes_);
+    return copy_out(job, data);
+  }
   if (job.from.in_file) {
     job.ok = pread(file_, data, row_bytes_, job.from.slot * row_bytes_) == row_bytes_;
   } else {
@@ -167,6 +171,8 @@ void RowStore::run(Job& job) {
   }
   job.ok = job.ok && checksum(data, row_bytes_) == checksums_[{job.from.in_file, job.from.slot}];
   if (job.kind == Kind::kMove && job.ok) copy_out(job, data);
+  if (job.kind == Kind::kIn)
+    pool_memory_.upload(job.data, data, row_bytes_);  // damaged too: the row is dropped
 }
 
 void RowStore::copy_out(Job& job, const uint8_t* data) {

@@ -85,6 +85,7 @@ class RowStore {
   uint8_t* memory(int64_t slot) { return memory_.data() + slot * row_bytes_; }
   void give_back(const Place& place);
 
+  Memory& pool_memory_;
   int64_t row_bytes_, memory_slots_, file_slots_;
   PoolMemory memory_;
   int file_ = -1;

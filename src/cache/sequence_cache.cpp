@@ -1,7 +1,7 @@
 #include "cache/sequence_cache.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "cache/poison.h"
@@ -9,32 +9,30 @@
 namespace perigee {
 
 SequenceCache::SequenceCache(CachePool& pool)
-    : pool_(&pool),
-      slot_layout_(pool.shape().kda_heads),
-      attention_(pool.shape().attention_has_index.size()),
-      base_(pool.shape().kda_layers, 0) {
+    : pool_(&pool), slot_layout_(pool.shape().kda_heads), base_(pool.shape().kda_layers, 0) {
   int indexed = 0;
   for (bool index : pool.shape().attention_has_index) index_layer_.push_back(index ? indexed++ : -1);
 }
 
 namespace {
 
-std::shared_ptr<CachePool> pool_for_one(CacheShape shape) {
+std::shared_ptr<CachePool> pool_for_one(CacheShape shape, Memory& memory, int64_t tokens) {
   if (shape.attention_has_index.empty()) shape.attention_has_index.push_back(false);  // a plan has pages
   const CachePlan plan(cache_kinds(shape));
-  return std::make_shared<CachePool>(shape, plan, plan.blocks(int64_t{1} << 20) + 2 * plan.state_rows(), 1);
+  return std::make_shared<CachePool>(shape, plan, plan.blocks(tokens) + 2 * plan.state_rows(), 1, memory);
 }
 
 }  // namespace
 
-SequenceCache::SequenceCache(const CacheShape& shape) : SequenceCache(pool_for_one(shape)) {}
+SequenceCache::SequenceCache(const CacheShape& shape, Memory& memory, int64_t tokens)
+    : SequenceCache(pool_for_one(shape, memory, tokens)) {}
 
 SequenceCache::SequenceCache(std::shared_ptr<CachePool> own_pool) : SequenceCache(*own_pool) {
   own_pool_ = std::move(own_pool);
   take_slot();
   for (int64_t i = 0; i < pool_->plan().state_rows(); ++i) {
     state_.push_back(take_row());
-    std::memset(state_.back().data(), 0, pool_->plan().row_bytes());
+    pool_->memory().fill(state_.back().data(), 0, pool_->plan().row_bytes());
   }
 }
 
@@ -58,22 +56,7 @@ SequenceCache::SequenceCache(CachePool& pool, std::vector<Row> rows, const Check
   state_ = checkpoint.rows;
   state_has_conv_inputs_ = true;
   take_slot();
-  // The slot's ring gets the conv inputs that the next rows read.
-  const int64_t D = int64_t{pool.shape().kda_heads} * kKdaHead;
-  for (int layer = 0; layer < pool.shape().kda_layers; ++layer) {
-    const KdaSlot slot = this->slot(layer);
-    const int row = pool.plan().state_address(kKdaKind, layer).row;
-    for (int head = 0; head < pool.shape().kda_heads; ++head) {
-      const bf16* kept = reinterpret_cast<const bf16*>(conv_inputs(state_[row], layer, head));
-      for (int i = 0; i < kConvInputs; ++i) {
-        const int64_t ring = (position - kConvInputs + i) % KdaSlot::kRing;
-        for (int part = 0; part < 3; ++part) {
-          std::memcpy(slot.conv_input + (ring * 3 + part) * D + head * kKdaHead,
-                      kept + (i * 3 + part) * kKdaHead, kKdaHead * sizeof(bf16));
-        }
-      }
-    }
-  }
+  copy_conv_inputs(position, ConvInputs::kRestore);
 }
 
 SequenceCache SequenceCache::fork() const {
@@ -86,7 +69,7 @@ SequenceCache SequenceCache::fork() const {
   copy.length_ = length_;
   if (slot_) {
     copy.take_slot();
-    std::memcpy(copy.slot_.data(), slot_.data(), pool_->plan().slot_bytes());
+    pool_->memory().copy(copy.slot_.data(), slot_.data(), pool_->plan().slot_bytes());
   }
   return copy;
 }
@@ -118,7 +101,7 @@ void SequenceCache::reserve(int64_t tokens, int64_t accepted) {
     const int64_t pages =
         (length_ - block * plan.block_tokens() + plan.page_tokens() - 1) / plan.page_tokens();
     Row copy = take_row();
-    std::memcpy(copy.data(), rows_[block].data(), pages * plan.page_bytes());
+    pool_->memory().copy(copy.data(), rows_[block].data(), pages * plan.page_bytes());
     rows_[block] = std::move(copy);
     owns_last_row_ = true;
     point_pages(block);
@@ -151,16 +134,18 @@ void SequenceCache::drop([[maybe_unused]] int64_t from, [[maybe_unused]] int64_t
 #ifdef PERIGEE_TEST_HOOKS
   const CacheShape& shape = pool_->shape();
   const int64_t latent = latent_bytes(shape.latent_format), D = int64_t{shape.kda_heads} * kKdaHead;
+  Memory& memory = pool_->memory();
   for (int64_t p = from; p < to; ++p) {
     const int in_page = static_cast<int>(p % kPageTokens);
-    for (AttentionLayer& layer : attention_) {
-      if (layer.latent.empty()) continue;  // alone, and only its KDA layers are used
-      poison(layer.latent[p / kPageTokens] + in_page * latent, latent);
-      if (layer.index_key.empty()) continue;
-      uint8_t* page = layer.index_key[p / kPageTokens];
-      poison(page + index_value_offset(shape.index_format, in_page),
+    if (pages_.empty()) break;  // alone, and only its KDA layers are used
+    for (size_t layer = 0; layer < shape.attention_has_index.size(); ++layer) {
+      const PageTable pages = this->pages(static_cast<int>(layer));
+      poison(memory, pages.latent(p / kPageTokens) + in_page * latent, latent);
+      if (!pages.has_index) continue;
+      uint8_t* page = pages.index_key(p / kPageTokens);
+      poison(memory, page + index_value_offset(shape.index_format, in_page),
              index_key_value_bytes(shape.index_format));
-      poison(page + index_scale_offset(shape.index_format, in_page),
+      poison(memory, page + index_scale_offset(shape.index_format, in_page),
              index_key_scale_bytes(shape.index_format));
     }
   }
@@ -169,21 +154,24 @@ void SequenceCache::drop([[maybe_unused]] int64_t from, [[maybe_unused]] int64_t
     const int64_t at = p % KdaSlot::kRing;
     for (int layer = 0; layer < shape.kda_layers; ++layer) {
       const KdaSlot slot = this->slot(layer);
-      poison(slot.conv_input + at * 3 * D, 3 * D * sizeof(bf16));
-      poison(slot.k + at * D, D * sizeof(bf16));
-      poison(slot.G + at * D, D * sizeof(float));
-      poison(slot.w + at * D, D * sizeof(float));
-      poison(slot.T + at * shape.kda_heads * kChunk, shape.kda_heads * kChunk * sizeof(float));
+      poison(memory, slot.conv_input + at * 3 * D, 3 * D * sizeof(bf16));
+      poison(memory, slot.k + at * D, D * sizeof(bf16));
+      poison(memory, slot.G + at * D, D * sizeof(float));
+      poison(memory, slot.w + at * D, D * sizeof(float));
+      poison(memory, slot.T + at * shape.kda_heads * kChunk, shape.kda_heads * kChunk * sizeof(float));
     }
   }
 #endif
 }
 
 PageTable SequenceCache::pages(int attention_layer) const {
-  const AttentionLayer& layer = attention_[attention_layer];
   const CacheShape& shape = pool_->shape();
-  return {.latent = layer.latent.data(),
-          .index_key = layer.index_key.empty() ? nullptr : layer.index_key.data(),
+  const CachePlan& plan = pool_->plan();
+  const int index = index_layer_[attention_layer];
+  return {.page = pages_.data(),
+          .latent_offset = plan.page_offset(kLatentKind, attention_layer, 0),
+          .index_offset = index < 0 ? 0 : plan.page_offset(kIndexKeyKind, index, 0),
+          .has_index = index >= 0,
           .latent_format = shape.latent_format,
           .index_format = shape.index_format,
           .latent_scale = shape.latent_scale};
@@ -217,23 +205,36 @@ KdaSlot SequenceCache::slot(int kda_layer) {
 Checkpoint SequenceCache::checkpoint() {
   Checkpoint out{.position = base(), .rows = state_};
   if (state_.empty() || std::exchange(state_has_conv_inputs_, true)) return out;
+  copy_conv_inputs(out.position, ConvInputs::kKeep);
+  return out;
+}
+
+void SequenceCache::copy_conv_inputs(int64_t position, ConvInputs direction) {
   const CacheShape& shape = pool_->shape();
-  const int64_t D = int64_t{shape.kda_heads} * kKdaHead;
+  const int64_t D = int64_t{shape.kda_heads} * kKdaHead, bytes = kKdaHead * sizeof(bf16);
+  std::vector<PieceCopy> pieces;
   for (int layer = 0; layer < shape.kda_layers; ++layer) {
-    const Row& row = state_[pool_->plan().state_address(kKdaKind, layer).row];
+    const CachePlan::StateAddress& at = pool_->plan().state_address(kKdaKind, layer);
+    uint8_t* record = state_[at.row].data() + at.offset + kKdaStateBytes;  // of head 0
     const KdaSlot slot = this->slot(layer);
-    for (int head = 0; head < shape.kda_heads; ++head) {
-      bf16* kept = reinterpret_cast<bf16*>(conv_inputs(row, layer, head));
-      for (int i = 0; i < kConvInputs; ++i) {
-        const int64_t ring = (out.position - kConvInputs + i) % KdaSlot::kRing;
-        for (int part = 0; part < 3; ++part) {
-          std::memcpy(kept + (i * 3 + part) * kKdaHead,
-                      slot.conv_input + (ring * 3 + part) * D + head * kKdaHead, kKdaHead * sizeof(bf16));
+    for (int i = 0; i < kConvInputs; ++i) {
+      const int64_t ring = (position - kConvInputs + i) % KdaSlot::kRing;
+      for (int part = 0; part < 3; ++part) {
+        PieceCopy piece{.to = record + (i * 3 + part) * bytes,
+                        .from = slot.conv_input + (ring * 3 + part) * D,
+                        .bytes = bytes,
+                        .count = shape.kda_heads,
+                        .to_stride = at.head_stride,
+                        .from_stride = bytes};
+        if (direction == ConvInputs::kRestore) {
+          piece.from = std::exchange(piece.to, const_cast<void*>(piece.from));
+          std::swap(piece.from_stride, piece.to_stride);
         }
+        pieces.push_back(piece);
       }
     }
   }
-  return out;
+  pool_->memory().copy(pieces);
 }
 
 void SequenceCache::count_references(std::vector<int64_t>& references) const {
@@ -257,31 +258,15 @@ void SequenceCache::take_slot() {
 void SequenceCache::add_row(Row row) {
   rows_.push_back(std::move(row));
   owns_last_row_ = false;
-  const int64_t pages = static_cast<int64_t>(rows_.size()) * pool_->plan().pages_per_row();
-  for (size_t i = 0; i < attention_.size(); ++i) {
-    attention_[i].latent.resize(pages);
-    if (index_layer_[i] >= 0) attention_[i].index_key.resize(pages);
-  }
+  pages_.resize(static_cast<int64_t>(rows_.size()) * pool_->plan().pages_per_row());
   point_pages(static_cast<int64_t>(rows_.size()) - 1);
 }
 
 // The one place where blocks become page addresses.
 void SequenceCache::point_pages(int64_t block) {
   const CachePlan& plan = pool_->plan();
-  uint8_t* row = rows_[block].data();
-  for (size_t i = 0; i < attention_.size(); ++i) {
-    for (int64_t page = 0; page < plan.pages_per_row(); ++page) {
-      const int64_t at = block * plan.pages_per_row() + page;
-      attention_[i].latent[at] = row + plan.page_offset(kLatentKind, static_cast<int>(i), page);
-      if (index_layer_[i] >= 0)
-        attention_[i].index_key[at] = row + plan.page_offset(kIndexKeyKind, index_layer_[i], page);
-    }
-  }
-}
-
-uint8_t* SequenceCache::conv_inputs(const Row& row, int layer, int head) const {
-  const CachePlan::StateAddress& at = pool_->plan().state_address(kKdaKind, layer);
-  return row.data() + at.offset + head * at.head_stride + kKdaStateBytes;
+  for (int64_t page = 0; page < plan.pages_per_row(); ++page)
+    pages_[block * plan.pages_per_row() + page] = rows_[block].data() + page * plan.page_bytes();
 }
 
 }  // namespace perigee

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/memory.h"
 #include "cache/checkpoint.h"
 
 namespace perigee {
@@ -18,8 +19,9 @@ class SequenceCache {
   // Goes on from a checkpoint; `rows` are those of the blocks before it. Shared rows are copied before the
   // first write into them, and S is read where it lies until the next chunk end is stored.
   SequenceCache(CachePool& pool, std::vector<Row> rows, const Checkpoint& checkpoint);
-  // Alone, in a pool of its own of up to 2^20 tokens; ready for a stage without reserve().
-  explicit SequenceCache(const CacheShape& shape);
+  // Alone, in a pool of its own of up to `tokens` tokens; ready for a stage without reserve().
+  explicit SequenceCache(const CacheShape& shape, Memory& memory = host_memory(),
+                         int64_t tokens = int64_t{1} << 20);
   SequenceCache(SequenceCache&&) = default;
   SequenceCache& operator=(SequenceCache&& other) noexcept;
   // A second sequence with the same tokens. It shares the rows; throws like reserve() when no slot is free.
@@ -43,6 +45,8 @@ class SequenceCache {
 
   PageTable pages(int attention_layer) const;
   KdaSlot slot(int kda_layer);
+  // Page pointers that pages() hands out.
+  int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
 
   // Rows of the blocks that positions [0, length) touch.
   std::span<const Row> rows() const { return {rows_.data(), static_cast<size_t>(blocks(length_))}; }
@@ -53,9 +57,6 @@ class SequenceCache {
 
  private:
   explicit SequenceCache(std::shared_ptr<CachePool> own_pool);
-  struct AttentionLayer {
-    std::vector<uint8_t*> latent, index_key;  // [pages]
-  };
   int64_t blocks(int64_t tokens) const { return pool_->plan().blocks(tokens); }
   bool copies_last_row(int64_t tokens) const;
   bool needs_state_rows(int64_t accepted) const;
@@ -64,14 +65,15 @@ class SequenceCache {
   void add_row(Row row);                // the next block's
   void point_pages(int64_t block);      // at rows_[block]
   void drop(int64_t from, int64_t to);  // poisons positions
-  uint8_t* conv_inputs(const Row& row, int layer, int head) const;
+  enum class ConvInputs { kKeep, kRestore };
+  void copy_conv_inputs(int64_t position, ConvInputs direction);  // between the ring and state_
 
   std::shared_ptr<CachePool> own_pool_;  // first, so that it outlives the rows
   CachePool* pool_;
   SlotLayout slot_layout_;
-  std::vector<Row> rows_;       // [blocks]
-  bool owns_last_row_ = false;  // appends to it in place; others who hold it read what was there before
-  std::vector<AttentionLayer> attention_;
+  std::vector<Row> rows_;         // [blocks]
+  bool owns_last_row_ = false;    // appends to it in place; others who hold it read what was there before
+  std::vector<uint8_t*> pages_;   // of the rows, each with every attention layer's records
   std::vector<int> index_layer_;  // attention layer → its place among those with index keys, or −1
   Slot slot_;
   std::vector<Row> state_;              // S at base(); none while that is 0

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.h"
 #include "cli/bench.h"
 #include "cli/bench_report.h"
 #include "cli/dummy_context.h"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <set>
 
+#include "base/error.h"
 #include "base/philox.h"
 #include "cli/bench.h"
 #include "cli/bench_report.h"

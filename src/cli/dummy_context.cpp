@@ -39,10 +39,10 @@ void fill_page(const PageTable& pages, int64_t page, uint64_t seed, uint32_t str
   for (int t = 0; t < kPageTokens; ++t) {
     float latent[kLatentDim], key[kIndexKeyDim];
     draw.fill(latent, kLatentDim, 1.7f);  // variance one, as after the norm
-    encode_latent(pages.latent_format, latent, pages.latent_scale, pages.latent[page] + t * bytes);
-    if (!pages.index_key) continue;
+    encode_latent(pages.latent_format, latent, pages.latent_scale, pages.latent(page) + t * bytes);
+    if (!pages.has_index) continue;
     draw.fill(key, kIndexKeyDim, 1.7f);
-    uint8_t* at = pages.index_key[page];
+    uint8_t* at = pages.index_key(page);
     encode_index_key(pages.index_format, key, at + index_value_offset(pages.index_format, t),
                      at + index_scale_offset(pages.index_format, t));
   }

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <filesystem>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/json.h"

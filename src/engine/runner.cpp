@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/error.h"
 #include "engine/tile_weights.h"
 #include "ops/cpu/fast/backend.h"
 

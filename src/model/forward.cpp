@@ -1,6 +1,7 @@
 // The walk through the layers: residual stream, AttnRes banks, mixers, MLPs, head.
 #include <algorithm>
 
+#include "base/error.h"
 #include "model/step.h"
 
 namespace perigee {

@@ -10,14 +10,19 @@
 
 namespace perigee {
 
-// One layer's pages of a sequence: page i holds tokens 64·i … 64·i + 63.
+// One layer's pages of a sequence: page i holds tokens 64·i … 64·i + 63, of every layer; a layer's records
+// stand at offsets of its own.
 struct PageTable {
-  uint8_t* const* latent = nullptr;  // [pages] → 64 latent records
-  uint8_t* const* index_key =
-      nullptr;  // [pages] → 64 index keys: all values, then all scales; null without DSA
+  uint8_t* const* page = nullptr;  // [pages], the same for all layers of a sequence
+  int64_t latent_offset = 0;       // bytes in a page: 64 latent records
+  int64_t index_offset = 0;        // 64 index keys: all values, then all scales; with DSA
+  bool has_index = false;
   LatentFormat latent_format = LatentFormat::kBf16;
   IndexKeyFormat index_format = IndexKeyFormat::kFp8;
   float latent_scale = 1.0f;  // static scale of the fp8 and nvfp4 latents of this layer
+
+  uint8_t* latent(int64_t i) const { return page[i] + latent_offset; }
+  uint8_t* index_key(int64_t i) const { return page[i] + index_offset; }
 };
 
 // One KDA layer's live state of a sequence. `state` stands at the chunk start `base`; a stored chunk end goes

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "base/memory.h"
 #include "ops/block_config.h"
 #include "ops/cache_view.h"
 #include "ops/plan.h"
@@ -295,9 +296,23 @@ struct MoeCombineArgs {
 // --- the seam
 // ---------------------------------------------------------------------------------------------------------
 
+// Everything about a step that lies on the host, in the spans that the stages will be called with.
+struct StepInputs {
+  std::span<const int32_t> tokens;                // [R]
+  std::span<const int> logit_rows;                // [rows of lm_head]
+  std::span<const SequenceRows> sequences;        // in row order
+  std::span<const std::vector<KdaSlot>> slots;    // per KDA layer, one per sequence
+  std::span<const std::vector<PageTable>> pages;  // per attention layer, one per sequence
+  std::span<const int64_t> page_count;            // [sequences] of page pointers
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
+  // Where the backend's arrays lie: every pointer inside stage arguments; spans are on the host.
+  virtual Memory& memory() { return host_memory(); }
+  // To be called before the stages of a step; what it is given stays as it is until the step ends.
+  virtual void begin_step(const StepInputs&) {}
   virtual std::string architecture() const = 0;  // part of the numerics identity, e.g. "x86-bf16-v1"
   virtual std::string kernels() const = 0;       // which code computes it, e.g. "plain": never changes a bit
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/error.h"
 #include "model/step.h"
 
 namespace perigee {

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "base/error.h"
 #include "small_pool.h"
 
 namespace perigee {

@@ -25,7 +25,7 @@ class FakeModel {
       for (int64_t p = start; p < end; ++p) {
         const Entry e = entry(pages, p);
         fill(e.latent, latent_bytes(shape_.latent_format), digest[p + 1] + static_cast<uint32_t>(layer));
-        if (!pages.index_key) continue;
+        if (!pages.has_index) continue;
         fill(e.values, index_key_value_bytes(shape_.index_format), digest[p + 1] + 100);
         fill(e.scales, index_key_scale_bytes(shape_.index_format), digest[p + 1] + 200);
       }
@@ -60,7 +60,7 @@ class FakeModel {
         ASSERT_TRUE(
             holds(e.latent, latent_bytes(shape_.latent_format), digest[p + 1] + static_cast<uint32_t>(layer)))
             << "latent of position " << p;
-        if (!pages.index_key) continue;
+        if (!pages.has_index) continue;
         ASSERT_TRUE(holds(e.values, index_key_value_bytes(shape_.index_format), digest[p + 1] + 100)) << p;
         ASSERT_TRUE(holds(e.scales, index_key_scale_bytes(shape_.index_format), digest[p + 1] + 200)) << p;
       }
@@ -90,10 +90,10 @@ class FakeModel {
   };
   Entry entry(const PageTable& pages, int64_t p) const {
     const int in_page = static_cast<int>(p % kPageTokens);
-    Entry e{.latent = pages.latent[p / kPageTokens] + in_page * latent_bytes(shape_.latent_format)};
-    if (pages.index_key) {
-      e.values = pages.index_key[p / kPageTokens] + index_value_offset(shape_.index_format, in_page);
-      e.scales = pages.index_key[p / kPageTokens] + index_scale_offset(shape_.index_format, in_page);
+    Entry e{.latent = pages.latent(p / kPageTokens) + in_page * latent_bytes(shape_.latent_format)};
+    if (pages.has_index) {
+      e.values = pages.index_key(p / kPageTokens) + index_value_offset(shape_.index_format, in_page);
+      e.scales = pages.index_key(p / kPageTokens) + index_scale_offset(shape_.index_format, in_page);
     }
     return e;
   }

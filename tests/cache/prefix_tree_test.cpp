@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/error.h"
 #include "cache/cached_sequence.h"
 #include "fake_model.h"
 #include "small_pool.h"

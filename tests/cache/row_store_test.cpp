@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <random>
 
+#include "base/error.h"
 #include "small_pool.h"
 
 namespace perigee {

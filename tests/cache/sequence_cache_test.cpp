@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "base/error.h"
 #include "small_pool.h"
 
 namespace perigee {
@@ -21,12 +22,12 @@ void step(SequenceCache& cache, const CacheShape& shape, int64_t count, int mark
     const PageTable pages = cache.pages(static_cast<int>(layer));
     for (int64_t p = start; p < end; ++p) {
       const int in_page = static_cast<int>(p % kPageTokens);
-      std::memset(pages.latent[p / kPageTokens] + in_page * latent_bytes(shape.latent_format), mark,
+      std::memset(pages.latent(p / kPageTokens) + in_page * latent_bytes(shape.latent_format), mark,
                   latent_bytes(shape.latent_format));
-      if (!pages.index_key) continue;
-      std::memset(pages.index_key[p / kPageTokens] + index_value_offset(shape.index_format, in_page), mark,
+      if (!pages.has_index) continue;
+      std::memset(pages.index_key(p / kPageTokens) + index_value_offset(shape.index_format, in_page), mark,
                   index_key_value_bytes(shape.index_format));
-      std::memset(pages.index_key[p / kPageTokens] + index_scale_offset(shape.index_format, in_page), mark,
+      std::memset(pages.index_key(p / kPageTokens) + index_scale_offset(shape.index_format, in_page), mark,
                   index_key_scale_bytes(shape.index_format));
     }
   }
@@ -53,13 +54,13 @@ std::vector<int> marks(const SequenceCache& cache, const CacheShape& shape) {
     for (size_t layer = 0; layer < shape.attention_has_index.size(); ++layer) {
       const PageTable pages = cache.pages(static_cast<int>(layer));
       const int in_page = static_cast<int>(p % kPageTokens);
-      const uint8_t* latent = pages.latent[p / kPageTokens] + in_page * latent_bytes(shape.latent_format);
+      const uint8_t* latent = pages.latent(p / kPageTokens) + in_page * latent_bytes(shape.latent_format);
       for (int i = 0; i < latent_bytes(shape.latent_format); ++i) {
         if (!mark) mark = latent[i];
         EXPECT_EQ(latent[i], *mark) << "latent of position " << p;
       }
-      if (!pages.index_key) continue;
-      const uint8_t* page = pages.index_key[p / kPageTokens];
+      if (!pages.has_index) continue;
+      const uint8_t* page = pages.index_key(p / kPageTokens);
       for (int i = 0; i < index_key_value_bytes(shape.index_format); ++i)
         EXPECT_EQ(page[index_value_offset(shape.index_format, in_page) + i], *mark);
       for (int i = 0; i < index_key_scale_bytes(shape.index_format); ++i)
@@ -220,7 +221,7 @@ TEST_F(SequenceCacheTest, DroppedDraftsArePoisonedAndOverwritten) {
   step(cache, shape_, 60, 1);
   step(cache, shape_, 8, 2, 7);
   cache.set_length(61);
-  EXPECT_EQ(cache.pages(0).latent[0][61 * latent_bytes(shape_.latent_format)], 0xFF);
+  EXPECT_EQ(cache.pages(0).latent(0)[61 * latent_bytes(shape_.latent_format)], 0xFF);
   EXPECT_EQ(conv_mark(cache, shape_, 61), 0xFF);
   EXPECT_EQ(conv_mark(cache, shape_, 60), 2);
   EXPECT_EQ(conv_mark(cache, shape_, 45), 1);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/error.h"
 #include "cache/cached_sequence.h"
 #include "support/models.h"
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/tensor.h"
 #include "model/temporary_folder.h"
 #include "ops/cpu/fast/backend.h"
 #include "support/models.h"

@@ -6,9 +6,8 @@
 #include <random>
 
 #include "base/error.h"
-#include "ops/cpu/backend.h"
+#include "gpu/both_devices.h"
 #include "ops/cuda/device_array.h"
-#include "ops/cuda/stages.h"
 
 namespace perigee {
 namespace {
@@ -66,15 +65,15 @@ std::vector<bf16> on_device(const Inputs& in) {
   const cuda::DeviceArray<float> score{std::span(in.score)}, norm{std::span(in.norm)};
   const std::vector<bf16> poison(in.source[0].size(), 0x7FFF);
   cuda::DeviceArray<bf16> out{std::span(poison)};
-  cuda::attn_res_mix({.stream = pointer.back(),
-                      .banks = std::span(pointer).first(in.shape.banks),
-                      .score = score.data(),
-                      .norm = norm.data(),
-                      .eps = kEps,
-                      .out = out.data(),
-                      .rows = in.shape.rows,
-                      .hidden = in.shape.hidden},
-                     nullptr);
+  test::gpu().attn_res_mix({.stream = pointer.back(),
+                            .banks = std::span(pointer).first(in.shape.banks),
+                            .score = score.data(),
+                            .norm = norm.data(),
+                            .eps = kEps,
+                            .out = out.data(),
+                            .rows = in.shape.rows,
+                            .hidden = in.shape.hidden});
+  test::gpu().memory().wait();
   return out.to_host();
 }
 

@@ -1,7 +1,7 @@
 // One thread an input: the batteries of codec_battery.h on the device.
 #include "codec_battery.h"
 #include "ops/cuda/device_array.h"
-#include "ops/cuda/elementary.cuh"
+#include "ops/elementary.h"
 
 namespace perigee {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codec_battery.h"
-#include "ops/cpu/elementary.h"
+#include "ops/elementary.h"
 
 namespace perigee {
 namespace {

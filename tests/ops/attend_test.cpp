@@ -25,7 +25,7 @@ struct Sequence {
     for (int p = 0; p < keys; ++p) {
       float x[kLatent];
       for (int d = 0; d < kLatent; ++d) x[d] = bf16_to_float(values[p * kLatent + d]);
-      uint8_t* record = pages.latent[p / kPageTokens] + p % kPageTokens * latent_bytes(format);
+      uint8_t* record = pages.latent(p / kPageTokens) + p % kPageTokens * latent_bytes(format);
       encode_latent(format, x, scale, record);
       bf16 stored[kLatent];
       decode_latent(format, record, scale, stored);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/tensor.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/reference.h"
 
@@ -267,11 +268,12 @@ TEST_P(FastMatrix, Mla) {
               .latents = bf16s(latent),
               .keys = bf16s(128),
               .key_scales = std::vector<float>(rows)};
-      std::vector<uint8_t> latent_page(kPageTokens * 2 * latent),
-          key_page(kPageTokens * index_key_bytes(kIndexFormat));
-      uint8_t *latents = latent_page.data(), *keys = key_page.data();
-      const PageTable pages{.latent = &latents,
-                            .index_key = &keys,
+      const int64_t latent_bytes = int64_t{kPageTokens} * 2 * latent;
+      std::vector<uint8_t> page(latent_bytes + kPageTokens * index_key_bytes(kIndexFormat));
+      uint8_t *latents = page.data(), *keys = latents + latent_bytes;
+      const PageTable pages{.page = &latents,
+                            .index_offset = latent_bytes,
+                            .has_index = true,
                             .latent_format = LatentFormat::kBf16,
                             .index_format = kIndexFormat};
       backend->mla_project({.weights = w,

@@ -77,7 +77,7 @@ struct IndexCase {
         if (levels > 0) std::copy_n(&kinds[random.below(levels) * kIndex], kIndex, key.begin());
         if (random.below(40) == 0) key[random.below(kIndex)] = std::numeric_limits<float>::quiet_NaN();
         if (random.below(40) == 0) std::fill(key.begin(), key.end(), random.below(2) ? 0.0f : -0.0f);
-        uint8_t* page = step.pages[s].index_key[p / kPageTokens];
+        uint8_t* page = step.pages[s].index_key(p / kPageTokens);
         encode_index_key(format, key.data(), page + index_value_offset(format, p % kPageTokens),
                          page + index_scale_offset(format, p % kPageTokens));
       }
@@ -127,7 +127,7 @@ TEST(FastIndexSelect, AnyBytesInThePages) {
     for (IndexKeyFormat format : kIndexFormats) {
       IndexCase c(random, format, {300}, {3}, 5, 40, 0);
       for (int page = 0; page < 5; ++page) {
-        uint8_t* bytes = c.step.pages[0].index_key[page];
+        uint8_t* bytes = c.step.pages[0].index_key(page);
         for (int i = 0; i < index_page_bytes(format); ++i) {
           const bool scale = i >= kPageTokens * index_key_value_bytes(format);
           // Most scales of ordinary size, so that scores are numbers often enough to be told apart.
@@ -180,7 +180,7 @@ struct AttendCase {
         if (random.below(300) == 0) x[random.below(kLatent)] = std::numeric_limits<float>::quiet_NaN();
         const PageTable& pages = step.pages[s];
         encode_latent(format, x.data(), pages.latent_scale,
-                      pages.latent[p / kPageTokens] + p % kPageTokens * latent_bytes(format));
+                      pages.latent(p / kPageTokens) + p % kPageTokens * latent_bytes(format));
       }
     }
     for (const SequenceRows& seq : step.sequences) {
@@ -245,7 +245,7 @@ TEST(FastAttend, AnyBytesInThePages) {
       for (int rows : {1, 20}) {
         AttendCase c(random, format, {150}, {rows}, 3, 60);
         for (int p = 0; p < 150; ++p) {
-          uint8_t* record = c.step.pages[0].latent[p / kPageTokens] + p % kPageTokens * latent_bytes(format);
+          uint8_t* record = c.step.pages[0].latent(p / kPageTokens) + p % kPageTokens * latent_bytes(format);
           for (int i = 0; i < latent_bytes(format); ++i) {
             const int byte = random.below(256);
             record[i] = static_cast<uint8_t>((byte & 0x7F) == 0x7F && random.below(1000) ? 0 : byte);

@@ -23,7 +23,7 @@ struct Case {
     cache.reserve(keys);
     const PageTable pages = cache.pages(0);
     for (int p = 0; p < keys; ++p) {
-      uint8_t* page = pages.index_key[p / kPageTokens];
+      uint8_t* page = pages.index_key(p / kPageTokens);
       encode_index_key(format, &key[p * 128], page + index_value_offset(format, p % kPageTokens),
                        page + index_scale_offset(format, p % kPageTokens));
     }

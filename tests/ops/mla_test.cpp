@@ -105,7 +105,7 @@ TEST_P(IndexFront, AgainstFp64) {
     const Doubles vector = test::quantised(format, x.data());
     want_key.insert(want_key.end(), vector.begin(), vector.end());
     const int position = kStart + r, in_page = position % kPageTokens;
-    const uint8_t* page = pages.index_key[position / kPageTokens];
+    const uint8_t* page = pages.index_key(position / kPageTokens);
     bf16 values[128];
     const float scale = decode_index_key(format, page + index_value_offset(format, in_page),
                                          page + index_scale_offset(format, in_page), values);
@@ -166,7 +166,7 @@ TEST(MlaQuery, AgainstFp64) {
       const int position = kStart + r;
       bf16 latent[576];
       decode_latent(format,
-                    pages.latent[position / kPageTokens] + position % kPageTokens * latent_bytes(format),
+                    pages.latent(position / kPageTokens) + position % kPageTokens * latent_bytes(format),
                     pages.latent_scale, latent);
       for (bf16 v : latent) got_latent.push_back(bf16_to_float(v));
     }

@@ -8,8 +8,8 @@
 #include "base/philox.h"
 #include "base/thread_pool.h"
 #include "ops/cpu/arith.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/fast/kernels.h"
+#include "ops/elementary.h"
 #include "ops/simd_probe.h"
 
 namespace perigee {

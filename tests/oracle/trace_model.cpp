@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/error.h"
 #include "engine/runner.h"
 
 namespace perigee {

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 
+#include "base/error.h"
 #include "cache/poison.h"
 #include "engine/generate.h"
 #include "properties/options.h"
@@ -77,7 +78,7 @@ TEST_F(FieldReports, T1_StatePoisoning) {
   const Request r{.prompt = random_tokens(90, 1, 512), .sampling = {.seed = 3}, .max_tokens = 12};
   const auto all_poison = [&](const Row& row) {
     std::vector<uint8_t> want(runner.pool().plan().row_bytes());
-    poison(want.data(), static_cast<int64_t>(want.size()));
+    poison(host_memory(), want.data(), static_cast<int64_t>(want.size()));
     return std::memcmp(row.data(), want.data(), want.size()) == 0;
   };
   EXPECT_TRUE(all_poison(runner.pool().take_row()));

@@ -54,7 +54,7 @@ TEST(Selection, TiesGoToTheEarlierPosition) {
                      addresses[p / kPageTokens] + index_value_offset(IndexKeyFormat::kBf16, p % kPageTokens),
                      nullptr);
   }
-  const PageTable table{.index_key = addresses, .index_format = IndexKeyFormat::kBf16};
+  const PageTable table{.page = addresses, .has_index = true, .index_format = IndexKeyFormat::kBf16};
   for (int rows : {1, 3}) {
     const SequenceRows sequence{.first_row = 0, .rows = rows, .start = kKeys - rows, .accepted = kKeys};
     const std::vector<bf16> query(rows * 128, float_to_bf16(1.0f));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/error.h"
 #include "engine/generate.h"
 #include "properties/options.h"
 #include "support/models.h"

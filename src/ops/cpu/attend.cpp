@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ops/cpu/backend.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/matmul.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 
@@ -82,7 +82,7 @@ std::vector<bf16> decode_latents(ThreadPool& pool, const PageTable& pages, int l
   std::vector<bf16> out(total * latent);
   const int64_t bytes = latent_bytes(pages.latent_format);
   pool.run(total, [&](int64_t p) {
-    decode_latent(pages.latent_format, pages.latent[p / kPageTokens] + p % kPageTokens * bytes,
+    decode_latent(pages.latent_format, pages.latent(p / kPageTokens) + p % kPageTokens * bytes,
                   pages.latent_scale, &out[p * latent]);
   });
   return out;

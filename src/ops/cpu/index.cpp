@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "ops/cpu/backend.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/matmul.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 
@@ -68,7 +68,7 @@ void PlainBackend::quantise_index(const IndexFrontArgs& a, const float* q) {
       }
       float key[kIndexDim];
       layer_norm(a.index_key + row * kIndexDim, w.k_norm, w.k_norm_bias, a.eps, key);
-      uint8_t* page = pages.index_key[position / kPageTokens];
+      uint8_t* page = pages.index_key(position / kPageTokens);
       const int in_page = static_cast<int>(position % kPageTokens);
       encode_index_key(pages.index_format, key, page + index_value_offset(pages.index_format, in_page),
                        page + index_scale_offset(pages.index_format, in_page));
@@ -85,7 +85,7 @@ void PlainBackend::index_select(const IndexSelectArgs& a) {
     std::vector<bf16> keys(total * kIndexDim);
     std::vector<float> scales(total);
     pool_.run(total, [&](int64_t p) {
-      const uint8_t* page = pages.index_key[p / kPageTokens];
+      const uint8_t* page = pages.index_key(p / kPageTokens);
       const int in_page = static_cast<int>(p % kPageTokens);
       scales[p] = decode_index_key(pages.index_format, page + index_value_offset(pages.index_format, in_page),
                                    page + index_scale_offset(pages.index_format, in_page),

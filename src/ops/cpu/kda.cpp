@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "ops/cpu/backend.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/matmul.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "ops/cpu/backend.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/matmul.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 
@@ -55,7 +55,7 @@ void PlainBackend::write_latents(const MlaQueryArgs& a) {
       const float scale = rsqrt(sum_of_squares(record.data(), rank) / rank + a.eps);
       for (int d = 0; d < rank; ++d) record[d] = record[d] * scale * a.weights.kv_a_norm[d];
       const int64_t position = seq.start + i;
-      uint8_t* page = pages.latent[position / kPageTokens];
+      uint8_t* page = pages.latent(position / kPageTokens);
       encode_latent(pages.latent_format, record.data(), pages.latent_scale,
                     page + position % kPageTokens * latent_bytes(pages.latent_format));
     });

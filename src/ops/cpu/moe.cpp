@@ -5,8 +5,8 @@
 
 #include "formats/mxfp4.h"
 #include "ops/cpu/backend.h"
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/matmul.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

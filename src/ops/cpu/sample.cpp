@@ -8,7 +8,7 @@
 #include "ops/break_rule.h"
 #include "ops/cpu/backend.h"
 #include "ops/cpu/distribution.h"
-#include "ops/cpu/elementary.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

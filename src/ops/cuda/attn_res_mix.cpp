@@ -2,7 +2,7 @@
 #include "ops/cuda/attn_res_mix.h"
 
 #include "base/error.h"
-#include "ops/cuda/stages.h"
+#include "ops/cuda/backend.h"
 
 namespace perigee::cuda {
 namespace {
@@ -11,7 +11,7 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
-void attn_res_mix(const AttnResMixArgs& args, cudaStream_t stream) {
+void CudaBackend::attn_res_mix(const AttnResMixArgs& args) {
   if (args.banks.size() > kMaxBanks) {
     fail(ErrorCode::kUnsupported,
          "attn_res_mix: {} AttnRes banks, but the CUDA stage holds at most {}; use the CPU backend",
@@ -26,7 +26,7 @@ void attn_res_mix(const AttnResMixArgs& args, cudaStream_t stream) {
   bool all_aligned = aligned(args.stream) && aligned(args.norm) && aligned(args.out) && aligned(args.score);
   for (const bf16* bank : args.banks) all_aligned = all_aligned && aligned(bank);
   check(all_aligned, "attn_res_mix: a pointer is not aligned to 16 bytes");
-  if (args.rows > 0) launch_attn_res_mix(args, stream);
+  if (args.rows > 0) launch_attn_res_mix(args, stream());
 }
 
 }  // namespace perigee::cuda

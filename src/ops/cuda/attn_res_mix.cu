@@ -6,16 +6,15 @@
 
 #include "ops/cuda/attn_res_mix.h"
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/elementary.cuh"
+#include "ops/cuda/reduce.cuh"
+#include "ops/elementary.h"
 
 namespace perigee::cuda {
 namespace {
 
 constexpr int kChunks = 2;  // a thread's: chunk c of thread t holds columns 8·(c·threads + t) + 0..7
-constexpr int kWarp = 32;
 constexpr int kMaxThreads = kMaxHidden / (kChunks * kChunkColumns);
 constexpr int kMaxWarps = kMaxThreads / kWarp;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 struct alignas(16) Chunk {
   uint32_t pair[kChunkColumns / 2];  // bf16, the earlier column in the low half
@@ -35,12 +34,6 @@ struct Parameters {
   unsigned blocks_at_once;  // multiprocessors: a block of the widest rows fills one
 };
 
-// Strides 16 … 1.
-__device__ float warp_sum(float x) {
-  for (int stride = kWarp / 2; stride > 0; stride /= 2) x += __shfl_xor_sync(kAllLanes, x, stride);
-  return x;
-}
-
 // The same tree for two sums at the price of one: after the stride of 16 the lower lanes hold a's, the upper
 // b's.
 __device__ float warp_sum_pair(float a, float b) {
@@ -48,11 +41,6 @@ __device__ float warp_sum_pair(float a, float b) {
   float x = upper ? b : a;
   x += __shfl_xor_sync(kAllLanes, upper ? a : b, 16);
   for (int stride = 8; stride > 0; stride /= 2) x += __shfl_xor_sync(kAllLanes, x, stride);
-  return x;
-}
-
-__device__ float max_of_warp(float x) {
-  for (int stride = kWarp / 2; stride > 0; stride /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, stride));
   return x;
 }
 
@@ -130,7 +118,7 @@ __global__ void __launch_bounds__(kMaxThreads) attn_res_mix_kernel(const Paramet
         }
         s = rsqrt(__fdiv_rn(squares, static_cast<float>(a.hidden)) + a.eps) * weighted;
       }
-      const float e = exp(s - max_of_warp(s));
+      const float e = exp(s - warp_max(s));
       float total = 0.0f;
 #pragma unroll
       for (int j = 0; j < kSources; ++j) total += __shfl_sync(kAllLanes, e, j);
@@ -209,7 +197,8 @@ void launch_attn_res_mix(const AttnResMixArgs& args, cudaStream_t stream) {
   const int banks = static_cast<int>(args.banks.size());
   [&]<int... kBanks>(std::integer_sequence<int, kBanks...>) {
     ((banks == kBanks ? launch<kBanks + 1>(args, stream) : void()), ...);
-  }(std::make_integer_sequence<int, kMaxBanks + 1>());
+  }
+  (std::make_integer_sequence<int, kMaxBanks + 1>());
 }
 
 }  // namespace perigee::cuda

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/scratch.h"
 #include "ops/cpu/fast/sequence_kernels.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 
@@ -97,7 +97,7 @@ class Attention {
     return dense_ ? (row.keys + a_.dense_segment - 1) / a_.dense_segment : 1;
   }
   const uint8_t* record(const PageTable& pages, int64_t p) const {
-    return pages.latent[p / kPageTokens] + p % kPageTokens * latent_bytes(pages.latent_format);
+    return pages.latent(p / kPageTokens) + p % kPageTokens * latent_bytes(pages.latent_format);
   }
   // Where a walk finds latent j of a row: decoded, or its record.
   const void* latent(const Row& row, const PageTable& pages, int64_t j) const {

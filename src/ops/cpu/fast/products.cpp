@@ -11,8 +11,8 @@ int chunks(int rows) { return (rows + kMostProductRows - 1) / kMostProductRows; 
 
 // A workspace of this thread, kept between tasks.
 std::byte* scratch(int64_t bytes) {
-  thread_local Buffer memory;
-  if (static_cast<int64_t>(memory.size()) < bytes) memory = Buffer(bytes);
+  thread_local MemoryBlock memory;
+  if (memory.bytes() < bytes) memory = MemoryBlock(host_memory(), bytes);
   return memory.data();
 }
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/fast/backend.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

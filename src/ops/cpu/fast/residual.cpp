@@ -1,10 +1,10 @@
 // attn_res_mix and lane_reduce: bound by memory, so a row is read as few times as its sums allow.
 #include <algorithm>
 
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/scratch.h"
 #include "ops/cpu/fast/sequence_kernels.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

@@ -6,11 +6,11 @@
 #include <limits>
 #include <utility>
 
-#include "ops/cpu/elementary.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/philox_words.h"
 #include "ops/cpu/fast/scratch.h"
 #include "ops/cpu/fast/sequence_kernels.h"
+#include "ops/elementary.h"
 
 namespace perigee::cpu {
 

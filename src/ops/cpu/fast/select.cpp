@@ -45,7 +45,7 @@ void FastBackend::index_select(const IndexSelectArgs& a) {
       auto* keys = arena.take<uint16_t>(rows * padded);  // [rows, padded]
       pool_.run((last_visible + kPageTokens - 1) / kPageTokens, [&](int64_t page) {
         IndexPanel panel;
-        kernels.decode_index_page(pages.index_format, pages.index_key[page], panel);
+        kernels.decode_index_page(pages.index_format, pages.index_key(page), panel);
         // The first row that sees the page: at position ≥ 64·page.
         for (int64_t i = std::max<int64_t>(0, page * kPageTokens - seq.start - first); i < rows; ++i) {
           const int64_t row = seq.first_row + first + i;

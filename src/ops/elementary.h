@@ -1,6 +1,7 @@
-// The elementary functions of the identity x86-bf16-v1: fixed polynomials in fp32 with explicit fused
-// operations, never libm, so that every build gives the same bits. Branch-free, so that loops over them
-// vectorise. Error bounds, over the normal results and with subnormals flushed as every worker does: exp 1
+// The elementary functions of every identity, on the host and on CUDA devices: fixed polynomials in fp32 with
+// explicit fused operations and correctly rounded division and square root, never a system's library, so that
+// every build gives the same bits. Branch-free, so that loops over them vectorise. Error bounds, over the
+// normal results and with subnormals flushed as every CPU worker does (devices do not): exp 1
 // ulp, rsqrt 1.5, log and log1p_unit 2, sigmoid, softplus and silu 2.5, tanh 3. Results that are subnormal,
 // or pass through a subnormal on the way, are zero: exp below −87.33, softplus below −86.64, silu below
 // −88.37.
@@ -10,10 +11,12 @@
 #include <cmath>
 #include <cstdint>
 
-namespace perigee::cpu {
+#include "formats/host_device.h"
+
+namespace perigee::elementary {
 
 // e^x. x > 88.37 gives +inf, x < −87.33 gives 0, NaN stays NaN. Taylor to degree 7 on |r| ≤ ln2/2.
-inline float exp(float x) {
+PERIGEE_HD inline float exp(float x) {
   constexpr float kMagic = 12582912.0f;  // 1.5·2^23: adding it rounds to an integer in the low bits
   const float clamped = x < -87.33f ? -87.33f : (x > 88.37f ? 88.37f : x);
   const float shifted = std::fma(clamped, 1.44269504088896341f, kMagic);
@@ -35,7 +38,7 @@ inline float exp(float x) {
 }
 
 // ln x for x > 0 normal; 0 gives −inf, negative gives NaN. 2·atanh(s) with s = (m−1)/(m+1), m in [√½, √2).
-inline float log(float x) {
+PERIGEE_HD inline float log(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const int32_t e = static_cast<int32_t>(bits - 0x3F3504F3u) >> 23;
   const float m = std::bit_cast<float>(bits - (static_cast<uint32_t>(e) << 23));
@@ -54,7 +57,7 @@ inline float log(float x) {
 }
 
 // ln(1 + y) for y in [0, 1]; 0 for y below 2^-125. 2·atanh(y / (2 + y)).
-inline float log1p_unit(float y) {
+PERIGEE_HD inline float log1p_unit(float y) {
   const float s = y / (2.0f + y), s2 = s * s;
   float p = 2.0f / 17.0f;
   p = std::fma(p, s2, 2.0f / 15.0f);
@@ -67,15 +70,15 @@ inline float log1p_unit(float y) {
   return std::fma(p * s2, s, 2.0f * s);
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+PERIGEE_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 // ln(1 + e^x) = max(x, 0) + ln(1 + e^−|x|).
-inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1p_unit(exp(-std::fabs(x))); }
+PERIGEE_HD inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1p_unit(exp(-std::fabs(x))); }
 
-inline float silu(float x) { return x / (1.0f + exp(-x)); }
+PERIGEE_HD inline float silu(float x) { return x / (1.0f + exp(-x)); }
 
 // Odd Taylor series to degree 15 below 0.5, 1 − 2e/(1 + e) with e = exp(−2|x|) above.
-inline float tanh(float x) {
+PERIGEE_HD inline float tanh(float x) {
   const float a = std::fabs(x), x2 = x * x;
   float p = -929569.0f / 638512875.0f;
   p = std::fma(p, x2, 21844.0f / 6081075.0f);
@@ -90,6 +93,13 @@ inline float tanh(float x) {
   return x != x ? x : (a < 0.5f ? small : large);
 }
 
-inline float rsqrt(float x) { return 1.0f / std::sqrt(x); }
+PERIGEE_HD inline float rsqrt(float x) { return 1.0f / std::sqrt(x); }
 
-}  // namespace perigee::cpu
+}  // namespace perigee::elementary
+
+namespace perigee::cpu {
+using namespace elementary;
+}
+namespace perigee::cuda {
+using namespace elementary;
+}

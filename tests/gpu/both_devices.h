@@ -1,0 +1,91 @@
+// One set of inputs for the CPU's plain backend and for a GPU's: page-locked host memory has the same address
+// on both, so a stage is called twice with the same arguments.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "ops/cpu/backend.h"
+#include "ops/cuda/backend.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/reference.h"
+
+namespace perigee::test {
+
+template <typename T>
+struct PageLocked {
+  using value_type = T;
+  PageLocked() = default;
+  template <typename U>
+  PageLocked(const PageLocked<U>&) {}
+  T* allocate(size_t n) {
+    void* at = nullptr;
+    cuda::cuda_check(cudaMallocHost(&at, n * sizeof(T)), "cudaMallocHost");
+    return static_cast<T*>(at);
+  }
+  void deallocate(T* at, size_t) { cudaFreeHost(at); }
+  template <typename U>
+  bool operator==(const PageLocked<U>&) const {
+    return true;
+  }
+};
+
+template <typename T>
+using Shared = std::vector<T, PageLocked<T>>;
+
+template <typename T>
+Shared<T> shared(const std::vector<T>& x) {
+  return Shared<T>(x.begin(), x.end());
+}
+
+// Outputs start as NaN in every format.
+template <typename T>
+Shared<T> poisoned(int64_t count) {
+  Shared<T> x(static_cast<size_t>(count));
+  std::memset(x.data(), 0xFF, x.size() * sizeof(T));
+  return x;
+}
+
+// A pool's memory that both devices read and write.
+class PageLockedMemory final : public Memory {
+ public:
+  bool on_host() const override { return false; }  // taken as a whole, not as address space
+  std::byte* allocate(int64_t bytes) override {
+    void* at = nullptr;
+    cuda::cuda_check(cudaMallocHost(&at, static_cast<size_t>(bytes + 1)), "cudaMallocHost");
+    std::memset(at, 0, static_cast<size_t>(bytes));
+    return static_cast<std::byte*>(at);
+  }
+  void release(std::byte* at) noexcept override { cudaFreeHost(at); }
+  using Memory::copy;
+  void copy(std::span<const PieceCopy> pieces) override { host_memory().copy(pieces); }
+  void fill(void* at, uint8_t byte, int64_t bytes) override { host_memory().fill(at, byte, bytes); }
+  void upload(void* to, const void* host, int64_t bytes) override { host_memory().upload(to, host, bytes); }
+  void download(void* host, const void* from, int64_t bytes) override {
+    host_memory().download(host, from, bytes);
+  }
+};
+
+inline Memory& page_locked_memory() {
+  static PageLockedMemory memory;
+  return memory;
+}
+
+// One backend for a test binary: a context and its buffers cost more than most tests.
+inline cuda::CudaBackend& gpu() {
+  static cuda::CudaBackend backend;
+  return backend;
+}
+
+inline double relative_l2(const Shared<bf16>& got, const Shared<bf16>& want) {
+  return relative_l2(std::vector<bf16>(got.begin(), got.end()),
+                     widen(std::vector<bf16>(want.begin(), want.end())));
+}
+inline double relative_l2(const Shared<float>& got, const Shared<float>& want) {
+  return relative_l2(std::vector<float>(got.begin(), got.end()), Doubles(want.begin(), want.end()));
+}
+
+}  // namespace perigee::test
