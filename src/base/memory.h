@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace perigee {
 
@@ -41,6 +42,14 @@ class Memory {
 };
 
 Memory& host_memory();
+
+// A copy of at[0, count).
+template <typename T>
+std::vector<T> to_host(Memory& memory, const T* at, int64_t count) {
+  std::vector<T> out(static_cast<size_t>(count));
+  memory.download(out.data(), at, count * static_cast<int64_t>(sizeof(T)));
+  return out;
+}
 
 // Owns an array of bytes in a memory, which must outlive it.
 class MemoryBlock {

@@ -6,11 +6,13 @@
 #include <array>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace perigee {
 
 using Philox4 = std::array<uint32_t, 4>;
 
-inline Philox4 philox4x32(Philox4 counter, std::array<uint32_t, 2> key) {
+PERIGEE_HD inline Philox4 philox4x32(Philox4 counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
@@ -23,12 +25,14 @@ inline Philox4 philox4x32(Philox4 counter, std::array<uint32_t, 2> key) {
 }
 
 // Four words for (seed, stream, position, block).
-inline Philox4 random_words(uint64_t seed, uint32_t stream, uint64_t position, uint32_t block) {
+PERIGEE_HD inline Philox4 random_words(uint64_t seed, uint32_t stream, uint64_t position, uint32_t block) {
   return philox4x32({block, static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), stream},
                     {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
 // Uniform in (0, 1): 23 bits plus one half, so that neither end occurs and the value is exact in fp32.
-inline float uniform_open(uint32_t word) { return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f; }
+PERIGEE_HD inline float uniform_open(uint32_t word) {
+  return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;
+}
 
 }  // namespace perigee

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "cache/cache_plan.h"
 #include "cache/cache_shape.h"
 #include "cache/pool_memory.h"

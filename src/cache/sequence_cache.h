@@ -45,6 +45,8 @@ class SequenceCache {
 
   PageTable pages(int attention_layer) const;
   KdaSlot slot(int kda_layer);
+  // One head's S before the first token.
+  const float* zero_state() const { return pool_->zero_state(); }
   // Page pointers that pages() hands out.
   int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
 

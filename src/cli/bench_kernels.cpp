@@ -7,7 +7,6 @@
 #include <chrono>
 #include <thread>
 
-#include "base/error.h"
 #include "cli/bench.h"
 #include "cli/bench_report.h"
 #include "cli/dummy_context.h"

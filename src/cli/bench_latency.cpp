@@ -6,7 +6,6 @@
 #include <chrono>
 #include <set>
 
-#include "base/error.h"
 #include "base/philox.h"
 #include "cli/bench.h"
 #include "cli/bench_report.h"
@@ -92,7 +91,7 @@ class BatchRun {
   void step(const Batch& batch, int rows, int logit_rows, Steps* steps) {
     const int64_t depth = caches_[0].length();
     StepTrace trace;
-    runner_.step(batch, traced_ ? &trace : nullptr);
+    runner_.compute(batch, traced_ ? &trace : nullptr);
     if (!steps) return;
     double distinct = 0;
     for (const auto& [layer, experts] : trace.experts)

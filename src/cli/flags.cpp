@@ -46,7 +46,11 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--override-config", override_config, "e.g. num_hidden_layers=4,num_experts=16")
             ->check(not_empty()));
   group(app.add_option("--dummy-seed", dummy_seed, "seed of the dummy weights")->transform(whole_number(0)));
-  group(app.add_option("--device", device, "where to compute")->check(CLI::IsMember({"cpu"})));
+  group(app.add_option("--device", device, "where to compute; auto takes a GPU where there is one")
+            ->check(CLI::IsMember({"auto", "cpu", "cuda"})));
+  group(app.add_option("--gpu-memory-utilization", gpu_memory_utilization,
+                       "share of the GPU's memory for weights, cache and workspace")
+            ->check(number(0.01, 1)));
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
@@ -73,9 +77,11 @@ Runner ModelFlags::load() const {
                  .plan = numerics.plan(),
                  .threads = threads,
                  .tile_folder = format == LoadFormat::kAuto && !no_pack_cache ? model : "",
+                 .device = device,
                  .cpu_kernels = cpu_kernels,
                  .cache_bytes = static_cast<int64_t>(cache_memory * 1e9),
-                 .cache_rows = cache_rows});
+                 .cache_rows = cache_rows,
+                 .gpu_memory_utilization = gpu_memory_utilization});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

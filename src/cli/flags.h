@@ -20,13 +20,14 @@ struct NumericsFlags {
 };
 
 struct ModelFlags {
-  std::string model, load_format = "auto", override_config, device = "cpu", cpu_kernels = "auto";
+  std::string model, load_format = "auto", override_config, device = "auto", cpu_kernels = "auto";
   NumericsFlags numerics;
   int threads = 0;
   bool no_pack_cache = false;
   uint64_t dummy_seed = 0;
   double cache_memory = 0;  // GB; 0: half of the machine's memory
   int64_t cache_rows = 0;   // 0: as cache_memory says
+  double gpu_memory_utilization = 0.9;
   bool debug_cache = false;
 
   void add_to(CLI::App& app);

@@ -4,7 +4,6 @@
 #include <boost/json.hpp>
 #include <filesystem>
 
-#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/json.h"

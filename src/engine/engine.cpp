@@ -163,12 +163,12 @@ bool Engine::step() {
   try {
     const StepPlan plan = scheduler_.next();
     phase(StepPhase::kScheduled);
-    logits_ = runner_.step(plan.batch);
+    runner_.compute(plan.batch);
     const Sampled sampled = sample(plan);
     phase(StepPhase::kComputed);
     if (prefixes_) prefixes_->poll();
     ++stats_.steps;
-    if (options_.log) options_.log->step(plan, logits_);
+    if (options_.log) options_.log->step(plan, runner_.logits());
     for (const ScheduledRows& rows : plan.rows) finish_rows(rows, sampled);
     if (prefixes_ && (scheduler_.idle() || prefixes_->options().debug)) check_cache();
   } catch (const Error& e) {
@@ -300,7 +300,7 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
 GeneratedToken Engine::describe(const Sequence& s, int logit, int32_t token, const Runner::Sampled& sampled,
                                 int alternatives) const {
   const size_t vocab = runner_.config().vocab_size;
-  const std::span<const float> row = logits_.subspan(logit * vocab, vocab);
+  const std::span<const float> row = runner_.logits().subspan(logit * vocab, vocab);
   if (s.asked->processed_logprobs) {
     const std::vector<float> logprobs =
         processed_logprobs(row, s.processor, params_of(*s.asked, s.branch), runner_.lanes());

@@ -104,7 +104,6 @@ class Engine {
   Scheduler scheduler_;
   RequestId next_id_ = 1;
   std::vector<Event> events_;
-  std::span<const float> logits_;  // of the step being finished, [rows, vocab]
   Stats stats_;
 };
 

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/tile_weights.h"
-#include "ops/cpu/fast/backend.h"
+#include "engine/upload_weights.h"
 
 namespace perigee {
 
@@ -47,29 +48,53 @@ void check_plan(const ModelConfig& c, const ReductionPlan& plan) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads) {
-  const cpu::Kernels* fast = kernels == "auto" ? cpu::best_kernels() : cpu::find_kernels(kernels);
-  if (fast) return std::make_unique<cpu::FastBackend>(threads, *fast);
-  if (kernels != "auto" && kernels != "plain")
-    fail(ErrorCode::kUsage, "--cpu-kernels {}: this CPU cannot run them; try auto", kernels);
-  return std::make_unique<cpu::PlainBackend>(threads);
-}
-
 namespace {
 
-std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options) {
+// MXFP4 blocks are decoded whole.
+void check_device_plan(const ModelConfig& c, const ReductionPlan& plan) {
+  if (!c.mxfp4_experts || plan.moe_lanes_expert || c.moe.intermediate_size / plan.lanes % 32 == 0) return;
+  fail(ErrorCode::kUsage,
+       "--lanes {}: cuts the experts' {} intermediate columns inside MXFP4 blocks of 32, which --device cuda "
+       "cannot; use fewer lanes, --moe-lanes expert, or --device cpu",
+       plan.lanes, c.moe.intermediate_size);
+}
+
+// Half of the machine's memory, or what gpu_memory_utilization leaves beside what is taken already.
+int64_t default_cache_bytes(const RunnerOptions& options, const Memory& memory) {
+  if (memory.on_host()) return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 2;
+  const DeviceRoom room = device_room();
+  const double all = options.gpu_memory_utilization * static_cast<double>(room.total);
+  const int64_t bytes = static_cast<int64_t>(all) - (room.total - room.free) - options.gpu_workspace_bytes;
+  if (bytes <= 0) {
+    fail(ErrorCode::kUsage,
+         "--gpu-memory-utilization {}: of {} bytes on the GPU {} are free and {} are kept for a step's "
+         "workspace, "
+         "which leaves none for the cache; give more, or use a smaller model",
+         options.gpu_memory_utilization, room.total, room.free, options.gpu_workspace_bytes);
+  }
+  return bytes;
+}
+
+std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options,
+                                     Memory& memory) {
   const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
   const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
-  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : machine / 2;
-  // Slots are few and taken only where sequences live, so they do not count against the rows.
-  const int64_t rows = options.cache_rows > 0 ? options.cache_rows : bytes / plan.row_bytes();
+  int64_t rows = options.cache_rows, slots = options.sequences;
+  if (rows == 0) {
+    int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(options, memory);
+    if (!memory.on_host()) {  // a device sets slots aside; on the host they cost what sequences use
+      const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
+      slots = std::clamp<int64_t>(fit, 1, slots);
+      bytes -= slots * plan.slot_bytes();
+    }
+    rows = bytes / plan.row_bytes();
+  }
   if (rows < 2 * plan.state_rows() + 1) {
     fail(ErrorCode::kUsage,
          "{} bytes of cache hold {} rows of {} bytes, but one sequence needs {}; give the cache more memory",
          rows * plan.row_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
   }
-  return std::make_unique<CachePool>(shape, plan, rows, options.sequences);
+  return std::make_unique<CachePool>(shape, plan, rows, slots, memory);
 }
 
 }  // namespace
@@ -81,24 +106,44 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
       threads_(options.threads > 0 ? options.threads
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   check_plan(config_, plan_);
-  backend_ = make_cpu_backend(options.cpu_kernels, threads_);
-  pool_ = make_pool(config_, options);
-  tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
+  backend_ = make_backend(options.device, options.cpu_kernels, threads_);
+  if (backend_->memory().on_host()) {
+    tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
+  } else {
+    check_device_plan(config_, plan_);
+    upload_weights(weights_, config_, backend_->memory());
+  }
+  pool_ = make_pool(config_, options, backend_->memory());
+  arena_ = std::make_unique<Arena>(backend_->memory());
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
 }
 
-std::span<const float> Runner::step(const Batch& batch, StepTrace* trace) {
-  logits_.resize(batch.logit_rows.size() * config_.vocab_size);
+void Runner::compute(const Batch& batch, StepTrace* trace) {
+  logit_count_ = static_cast<int64_t>(batch.logit_rows.size()) * config_.vocab_size;
+  grow(logits_, logit_count_ * static_cast<int64_t>(sizeof(float)));
+  logits_on_host_ = false;
+  const StepCaches caches(config_, batch, controls_);
   const Step step{.backend = *backend_,
                   .config = config_,
                   .weights = weights_,
                   .plan = plan_,
-                  .arena = arena_,
+                  .arena = *arena_,
                   .batch = batch,
+                  .caches = caches,
                   .trace = trace,
                   .controls = controls_};
-  forward(step, logits_.data());
-  return logits_;
+  forward(step, logits_.as<float>());
+}
+
+std::span<const float> Runner::logits() {
+  if (backend_->memory().on_host()) return {logits_.as<float>(), static_cast<size_t>(logit_count_)};
+  if (!std::exchange(logits_on_host_, true))
+    host_logits_ = to_host(backend_->memory(), logits_.as<float>(), logit_count_);
+  return host_logits_;
+}
+
+void Runner::grow(MemoryBlock& block, int64_t bytes) {
+  if (!block.data() || block.bytes() < bytes) block = MemoryBlock(backend_->memory(), bytes);
 }
 
 void Runner::draw(const float* logits, std::span<const SampleParams> params,
@@ -115,38 +160,65 @@ void Runner::draw(const float* logits, std::span<const SampleParams> params,
 std::vector<Runner::Sampled> Runner::sample(std::span<const SampleParams> params,
                                             std::span<const int64_t> positions,
                                             std::span<const LogitsProcessor* const> processors) {
-  const size_t vocab = config_.vocab_size;
-  check(params.size() * vocab == logits_.size(), "Runner::sample: one set of parameters per logit row");
+  check(static_cast<int64_t>(params.size()) * config_.vocab_size == logit_count_,
+        "Runner::sample: one set of parameters per logit row");
   check(processors.empty() || processors.size() == params.size(), "Runner::sample: one processor per row");
   std::vector<int32_t> tokens(params.size());
   std::vector<float> log_norm(params.size());
-  draw(logits_.data(), params, positions, tokens, log_norm);
+  draw(logits_.as<float>(), params, positions, tokens, log_norm);
+  draw_processed(params, positions, processors, tokens);
+  const std::vector<float> chosen = logits_of(tokens);
+  std::vector<Sampled> out;
+  for (size_t i = 0; i < params.size(); ++i) {
+    out.push_back({.token = tokens[i], .logprob = chosen[i] - log_norm[i], .log_norm = log_norm[i]});
+  }
+  return out;
+}
 
-  // Rows with a processor are drawn once more, from processed copies.
+// Rows with a processor are drawn once more, from processed copies.
+void Runner::draw_processed(std::span<const SampleParams> params, std::span<const int64_t> positions,
+                            std::span<const LogitsProcessor* const> processors, std::span<int32_t> tokens) {
   std::vector<size_t> rows;
   for (size_t i = 0; i < processors.size(); ++i) {
     if (processors[i] && processors[i]->active()) rows.push_back(i);
   }
+  if (rows.empty()) return;
+  const size_t vocab = config_.vocab_size;
+  const std::span<const float> logits = this->logits();
   std::vector<float> processed(rows.size() * vocab), unused(rows.size());
   std::vector<SampleParams> row_params;
   std::vector<int64_t> row_positions;
   std::vector<int32_t> row_tokens(rows.size());
   for (size_t j = 0; j < rows.size(); ++j) {
     const std::span<float> row(processed.data() + j * vocab, vocab);
-    std::copy_n(logits_.data() + rows[j] * vocab, vocab, row.begin());
+    std::copy_n(logits.data() + rows[j] * vocab, vocab, row.begin());
     processors[rows[j]]->apply(row, params[rows[j]].temperature);
     row_params.push_back(params[rows[j]]);
     row_positions.push_back(positions[rows[j]]);
   }
-  if (!rows.empty()) draw(processed.data(), row_params, row_positions, row_tokens, unused);
-  for (size_t j = 0; j < rows.size(); ++j) tokens[rows[j]] = row_tokens[j];
-
-  std::vector<Sampled> out;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const float z = logits_[i * vocab + tokens[i]];
-    out.push_back({.token = tokens[i], .logprob = z - log_norm[i], .log_norm = log_norm[i]});
+  const float* at = processed.data();
+  if (!backend_->memory().on_host()) {
+    const int64_t bytes = static_cast<int64_t>(processed.size() * sizeof(float));
+    grow(processed_, bytes);
+    backend_->memory().upload(processed_.data(), processed.data(), bytes);
+    at = processed_.as<float>();
   }
-  return out;
+  draw(at, row_params, row_positions, row_tokens, unused);
+  for (size_t j = 0; j < rows.size(); ++j) tokens[rows[j]] = row_tokens[j];
+}
+
+// The logit of one token a row.
+std::vector<float> Runner::logits_of(std::span<const int32_t> tokens) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  grow(chosen_, count * static_cast<int64_t>(sizeof(float)));
+  std::vector<PieceCopy> pieces;
+  for (int64_t i = 0; i < count; ++i) {
+    pieces.push_back({.to = chosen_.as<float>() + i,
+                      .from = logits_.as<float>() + i * config_.vocab_size + tokens[i],
+                      .bytes = sizeof(float)});
+  }
+  backend_->memory().copy(pieces);
+  return to_host(backend_->memory(), chosen_.as<float>(), count);
 }
 
 }  // namespace perigee

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache/cache_pool.h"
+#include "engine/backends.h"
 #include "engine/logits.h"
 #include "engine/numerics.h"
 #include "model/step.h"
@@ -14,19 +15,18 @@ namespace perigee {
 struct RunnerOptions {
   Precision precision;
   ReductionPlan plan;
-  int threads = 0;          // 0: all hardware threads
-  std::string tile_folder;  // keeps the tiles of big models (tile_weights.h); empty: nowhere
+  int threads = 0;             // 0: all hardware threads
+  std::string tile_folder;     // keeps the tiles of big models (tile_weights.h); empty: nowhere
+  std::string device = "cpu";  // see make_backend
   std::string cpu_kernels =
-      "auto";                // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
-  int64_t cache_bytes = 0;   // of the pool; 0: half of the machine's memory
-  int64_t cache_rows = 0;    // of the pool, whatever their bytes; 0: as cache_bytes says
+      "auto";               // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+  int64_t cache_bytes = 0;  // of the pool; 0: half of the machine's memory
+  int64_t cache_rows = 0;   // of the pool, whatever their bytes; 0: as cache_bytes says
+  double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, cache and workspace
+  int64_t gpu_workspace_bytes = int64_t{4} << 30;
   int64_t sequences = 256;   // that may be live at once
   int64_t block_tokens = 0;  // of a row; 0: the planner's choice
 };
-
-// The backend of the CPU kernels of that name: "plain", "avx2", "avx512", or "auto" for the fastest. Throws
-// Error{kUsage} naming --cpu-kernels when this CPU cannot run them.
-std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads);
 
 class Runner {
  public:
@@ -38,6 +38,7 @@ class Runner {
   CachePool& pool() { return *pool_; }
   const CachePool& pool() const { return *pool_; }
   const CacheShape& cache_shape() const { return pool_->shape(); }
+  Memory& memory() { return backend_->memory(); }
   int threads() const { return threads_; }
   int lanes() const { return plan_.lanes; }
   std::string kernels() const { return backend_->kernels(); }
@@ -45,15 +46,22 @@ class Runner {
   // Faults for the steps that follow, for `perigee eval`'s controls.
   void set_controls(const StepControls& controls) { controls_ = controls; }
 
-  // Computes the batch, appends its rows to the caches, and returns logits[batch.logit_rows.size(), vocab].
-  std::span<const float> step(const Batch& batch, StepTrace* trace = nullptr);
+  // Computes the batch and appends its rows to the caches.
+  void compute(const Batch& batch, StepTrace* trace = nullptr);
+  // logits[batch.logit_rows.size(), vocab] of the last batch; brought from the device when first asked for.
+  std::span<const float> logits();
+  // Both.
+  std::span<const float> step(const Batch& batch, StepTrace* trace = nullptr) {
+    compute(batch, trace);
+    return logits();
+  }
 
   struct Sampled {
     int32_t token = 0;
     float logprob = 0;  // raw log-probability: temperature 1, no token left out
     float log_norm = 0;
   };
-  // One token per row of the last step's logits; position[i] is where the sampled token will stand. Row i is
+  // One token per row of the last batch's logits; position[i] is where the sampled token will stand. Row i is
   // drawn from its logits as processors[i] leaves them (null, or no processors: as they are); the
   // log-probabilities are those of the model's own logits.
   std::vector<Sampled> sample(std::span<const SampleParams> params, std::span<const int64_t> positions,
@@ -62,17 +70,24 @@ class Runner {
  private:
   void draw(const float* logits, std::span<const SampleParams> params, std::span<const int64_t> positions,
             std::span<int32_t> tokens, std::span<float> log_norm);
+  void draw_processed(std::span<const SampleParams> params, std::span<const int64_t> positions,
+                      std::span<const LogitsProcessor* const> processors, std::span<int32_t> tokens);
+  void grow(MemoryBlock& block, int64_t bytes);
+  std::vector<float> logits_of(std::span<const int32_t> tokens);
 
   ModelConfig config_;
   Weights weights_;
   ReductionPlan plan_;
   int threads_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_;  // first of what lies in its memory
   std::unique_ptr<CachePool> pool_;
   NumericsIdentity numerics_;
-  Arena arena_;
+  std::unique_ptr<Arena> arena_;
   StepControls controls_;
-  std::vector<float> logits_;
+  int64_t logit_count_ = 0;
+  MemoryBlock logits_, chosen_, processed_;  // [rows, vocab], [rows], [processed rows, vocab]
+  std::vector<float> host_logits_;           // of a device
+  bool logits_on_host_ = false;
 };
 
 }  // namespace perigee

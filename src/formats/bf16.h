@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "formats/host_device.h"
+#include "base/host_device.h"
 
 namespace perigee {
 

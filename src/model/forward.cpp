@@ -20,8 +20,33 @@ void Batch::add(SequenceCache& cache, std::span<const int32_t> new_tokens, int d
   cache.reserve(rows.start + count, rows.accepted);
 }
 
+StepCaches::StepCaches(const ModelConfig& config, const Batch& batch, const StepControls& controls) {
+  const int kda_layers = static_cast<int>(std::count(config.is_kda.begin(), config.is_kda.end(), true));
+  slots.resize(kda_layers);
+  pages.resize(config.num_layers - kda_layers);
+  for (size_t s = 0; s < batch.caches.size(); ++s) {
+    SequenceCache& cache = *batch.caches[s];
+    page_count.push_back(cache.page_count());
+    for (size_t layer = 0; layer < slots.size(); ++layer) {
+      slots[layer].push_back(cache.slot(static_cast<int>(layer)));
+      if (controls.poison_state && batch.sequences[s].rows > 1) {  // what hangs on the state shows
+        slots[layer].back().state = cache.zero_state();
+        slots[layer].back().state_stride = 0;
+      }
+    }
+    for (size_t layer = 0; layer < pages.size(); ++layer)
+      pages[layer].push_back(cache.pages(static_cast<int>(layer)));
+  }
+}
+
 void forward(const Step& step, float* logits) {
   Arena::Scope scope(step.arena);
+  step.backend.begin_step({.tokens = step.batch.tokens,
+                           .logit_rows = step.batch.logit_rows,
+                           .sequences = step.batch.sequences,
+                           .slots = step.caches.slots,
+                           .pages = step.caches.pages,
+                           .page_count = step.caches.page_count});
   const ModelConfig& config = step.config;
   const Weights& weights = step.weights;
   const int rows = step.rows(), hidden = config.hidden_size, lanes = step.plan.lanes;
@@ -49,9 +74,8 @@ void forward(const Step& step, float* logits) {
     mix_norm(layer.attn_res, layer.input_norm);
     const bool block_start = config.has_attn_res() && i % config.attn_res_block_size == 0;
     if (block_start) {  // the raw stream is banked after the mix read the older banks, and starts anew
-      bf16* bank = step.arena.take<bf16>(n);
-      std::copy_n(stream, n, bank);
-      banks.push_back(bank);
+      banks.push_back(stream);
+      stream = step.arena.take<bf16>(n);
     }
     if (config.is_kda[i]) {
       kda_mixer(step, std::get<KdaWeights>(layer.attention), kda_index++, x, partial);
@@ -68,7 +92,7 @@ void forward(const Step& step, float* logits) {
     mlp_block(step, layer, i, x, stream);
     if (step.trace) {
       std::vector<float>& out = step.trace->output[i];
-      for (int64_t e = 0; e < n; ++e) out.push_back(bf16_to_float(stream[e]));
+      for (bf16 x : to_host(step.backend.memory(), stream, n)) out.push_back(bf16_to_float(x));
     }
   }
   mix_norm(weights.output_res, weights.final_norm);

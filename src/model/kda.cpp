@@ -3,20 +3,6 @@
 
 namespace perigee {
 
-namespace {
-
-// The control that shows what hangs on the state: steps of several rows read S = 0.
-void zero_states(const Step& step, std::vector<KdaSlot>& slots) {
-  static const std::vector<float> zeros(128 * 128, 0.0f);
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (step.batch.sequences[i].rows == 1) continue;
-    slots[i].state = zeros.data();
-    slots[i].state_stride = 0;  // one head's zeros serve all
-  }
-}
-
-}  // namespace
-
 void kda_mixer(const Step& step, const KdaWeights& weights, int kda_index, const bf16* x, float* partial) {
   Arena::Scope scope(step.arena);
   const KdaConfig& config = step.config.kda;
@@ -30,9 +16,7 @@ void kda_mixer(const Step& step, const KdaWeights& weights, int kda_index, const
   bf16* k = step.arena.take<bf16>(n);
   bf16* v = step.arena.take<bf16>(n);
   float* o = step.arena.take<float>(n);
-  std::vector<KdaSlot> slots;
-  for (SequenceCache* cache : step.batch.caches) slots.push_back(cache->slot(kda_index));
-  if (step.controls.poison_state) zero_states(step, slots);
+  const std::span<const KdaSlot> slots = step.caches.slots[kda_index];
 
   step.backend.kda_project({.weights = weights,
                             .config = config,

@@ -7,7 +7,11 @@ namespace {
 
 // Replaces every selection by as many positions of the row's past, drawn without replacement: each position
 // is taken with the chance that the rest still needs it. A fixed hash of layer, row and position draws.
-void randomise(const Step& step, int layer, int top_k, int32_t* selected, const int32_t* count) {
+void randomise(const Step& step, int layer, int top_k, int32_t* device_selected,
+               const int32_t* device_count) {
+  Memory& memory = step.backend.memory();
+  std::vector<int32_t> selected = to_host(memory, device_selected, int64_t{step.rows()} * top_k);
+  const std::vector<int32_t> count = to_host(memory, device_count, step.rows());
   for (const SequenceRows& s : step.batch.sequences) {
     for (int i = 0; i < s.rows; ++i) {
       const int row = s.first_row + i;
@@ -22,6 +26,7 @@ void randomise(const Step& step, int layer, int top_k, int32_t* selected, const 
       }
     }
   }
+  memory.upload(device_selected, selected.data(), static_cast<int64_t>(selected.size() * sizeof(int32_t)));
 }
 
 }  // namespace
@@ -44,8 +49,7 @@ void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int atten
   bf16* index_key = take_bf16(index_dim);
   bf16* index_query = take_bf16(int64_t{index_heads} * index_dim);
   float* index_weight = step.arena.take<float>(int64_t{rows} * index_heads);
-  std::vector<PageTable> pages;
-  for (SequenceCache* cache : step.batch.caches) pages.push_back(cache->pages(attention_index));
+  const std::span<const PageTable> pages = step.caches.pages[attention_index];
   const float eps = step.config.rms_norm_eps;
   const std::span<const SequenceRows> sequences = step.batch.sequences;
 
@@ -100,7 +104,8 @@ void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int atten
                                .selected = selected,
                                .count = count});
     if (step.controls.random_index) randomise(step, layer, dsa.top_k, selected, count);
-    if (step.trace) step.trace->selected[layer].assign(selected, selected + int64_t{rows} * dsa.top_k);
+    if (step.trace)
+      step.trace->selected[layer] = to_host(step.backend.memory(), selected, int64_t{rows} * dsa.top_k);
     attend.selected = selected;
     attend.count = count;
     attend.top_k = dsa.top_k;

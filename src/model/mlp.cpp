@@ -41,7 +41,7 @@ void moe(const Step& step, const MoeWeights& weights, ActivationParams activatio
                           .expert_weight = expert_weight,
                           .z = z,
                           .rows = rows});
-  if (step.trace) step.trace->experts[layer].assign(experts, experts + int64_t{rows} * k);
+  if (step.trace) step.trace->experts[layer] = to_host(step.backend.memory(), experts, int64_t{rows} * k);
   step.backend.moe_experts({.weights = weights,
                             .config = config,
                             .activation = activation,

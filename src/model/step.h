@@ -41,6 +41,15 @@ struct StepControls {
   bool poison_state = false;  // KDA states are zero at the start of every step of several rows a sequence
 };
 
+// What the layers see of the batch's caches: one entry a sequence.
+struct StepCaches {
+  StepCaches(const ModelConfig& config, const Batch& batch, const StepControls& controls);
+
+  std::vector<std::vector<KdaSlot>> slots;    // per KDA layer
+  std::vector<std::vector<PageTable>> pages;  // per attention layer
+  std::vector<int64_t> page_count;            // [sequences]
+};
+
 struct Step {
   Backend& backend;
   const ModelConfig& config;
@@ -48,6 +57,7 @@ struct Step {
   const ReductionPlan& plan;
   Arena& arena;
   const Batch& batch;
+  const StepCaches& caches;
   StepTrace* trace = nullptr;
   StepControls controls = {};
 
@@ -63,7 +73,7 @@ void mla_mixer(const Step& step, const MlaWeights& weights, int layer, int atten
 // stream += MLP(x), dense or mixture of experts.
 void mlp_block(const Step& step, const LayerWeights& weights, int layer, const bf16* x, bf16* stream);
 
-// All layers and the head: logits[batch.logit_rows.size(), vocab].
+// All layers and the head: logits[batch.logit_rows.size(), vocab], in the backend's memory.
 void forward(const Step& step, float* logits);
 
 // The cache a sequence of this model needs on one of `tensor_parallel` ranks.

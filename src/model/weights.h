@@ -43,6 +43,14 @@ using AnyMatrix = std::variant<Linear*, Mxfp4Linear*>;
 // Calls `visit` for every matrix that a stage multiplies with, in a fixed order.
 void for_each_matrix(Weights& weights, const std::function<void(AnyMatrix, ColumnLanes)>& visit);
 
+// A pointer in Weights, and how many bytes it points at.
+struct Array {
+  const void** at;
+  int64_t bytes;
+};
+// Calls `visit` for everything else that stages read: the embedding, norms, biases, convolution taps.
+void for_each_array(Weights& weights, const ModelConfig& config, const std::function<void(Array)>& visit);
+
 enum class LoadFormat { kAuto, kDummy };
 
 struct LoadOptions {

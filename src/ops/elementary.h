@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "formats/host_device.h"
+#include "base/host_device.h"
 
 namespace perigee::elementary {
 

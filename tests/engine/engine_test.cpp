@@ -11,7 +11,6 @@
 #include <set>
 #include <sstream>
 
-#include "base/error.h"
 #include "engine/event_log.h"
 #include "engine/generate.h"
 #include "support/models.h"

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <set>
 
-#include "base/error.h"
 #include "cache/cached_sequence.h"
 #include "support/models.h"
 

@@ -60,44 +60,27 @@ class Elementary : public testing::Test {
 };
 
 TEST_F(Elementary, StatedBoundsHold) {
-  expect_bound("exp",
-               sweep(
-                   cpu::exp, [](double x) { return std::exp(x); }, 0x1p-126f, 87.33f, true),
-               1);
+  expect_bound("exp", sweep(cpu::exp, [](double x) { return std::exp(x); }, 0x1p-126f, 87.33f, true), 1);
   expect_bound("log",
-               sweep(
-                   cpu::log, [](double x) { return std::log(x); }, 0x1p-126f, 0x1.fffffep127f, false),
-               2);
-  expect_bound("log near 1",
-               sweep(
-                   cpu::log, [](double x) { return std::log(x); }, 0.7f, 1.42f, false),
-               2);
+               sweep(cpu::log, [](double x) { return std::log(x); }, 0x1p-126f, 0x1.fffffep127f, false), 2);
+  expect_bound("log near 1", sweep(cpu::log, [](double x) { return std::log(x); }, 0.7f, 1.42f, false), 2);
   expect_bound("log1p_unit",
-               sweep(
-                   cpu::log1p_unit, [](double x) { return std::log1p(x); }, 0x1p-125f, 1.0f, false),
-               2);
-  expect_bound("sigmoid",
-               sweep(
-                   cpu::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0x1p-126f, 200.0f, true),
-               2.5);
+               sweep(cpu::log1p_unit, [](double x) { return std::log1p(x); }, 0x1p-125f, 1.0f, false), 2);
+  expect_bound(
+      "sigmoid",
+      sweep(cpu::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0x1p-126f, 200.0f, true), 2.5);
   expect_bound(
       "softplus",
       sweep(
           cpu::softplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); },
           0x1p-126f, 86.0f, true),
       2.5);
-  expect_bound("silu",
-               sweep(
-                   cpu::silu, [](double x) { return x / (1 + std::exp(-x)); }, 0x1p-126f, 88.0f, true),
-               2.5);
-  expect_bound("tanh",
-               sweep(
-                   cpu::tanh, [](double x) { return std::tanh(x); }, 0x1p-126f, 200.0f, true),
-               3);
-  expect_bound("rsqrt",
-               sweep(
-                   cpu::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0x1p-126f, 0x1.fffffep127f, false),
-               1.5);
+  expect_bound(
+      "silu", sweep(cpu::silu, [](double x) { return x / (1 + std::exp(-x)); }, 0x1p-126f, 88.0f, true), 2.5);
+  expect_bound("tanh", sweep(cpu::tanh, [](double x) { return std::tanh(x); }, 0x1p-126f, 200.0f, true), 3);
+  expect_bound(
+      "rsqrt",
+      sweep(cpu::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0x1p-126f, 0x1.fffffep127f, false), 1.5);
 }
 
 TEST_F(Elementary, Edges) {

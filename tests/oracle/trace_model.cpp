@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/error.h"
+#include "base/tensor.h"
 #include "engine/runner.h"
 
 namespace perigee {

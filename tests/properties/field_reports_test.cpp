@@ -5,7 +5,6 @@
 #include <map>
 #include <random>
 
-#include "base/error.h"
 #include "cache/poison.h"
 #include "engine/generate.h"
 #include "properties/options.h"
@@ -22,11 +21,10 @@ class FieldReports : public testing::Test {
     const CachePlan plan(cache_kinds(shape));
     return Runner(config,
                   load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
-                  {.precision = {.latent = LatentFormat::kFp8},
-                   .threads = 2,
-                   .cpu_kernels = g_cpu_kernels,
-                   .cache_bytes = (CachedSequence::most_rows(plan, tokens) + rows) * plan.row_bytes(),
-                   .sequences = slots});
+                  on_device({.precision = {.latent = LatentFormat::kFp8},
+                             .threads = 2,
+                             .cache_rows = CachedSequence::most_rows(plan, tokens) + rows,
+                             .sequences = slots}));
   }
 };
 
@@ -63,8 +61,9 @@ Left compute(Runner& runner, CachedSequence& s, std::span<const int32_t> tokens,
   for (int layer = 0; layer < runner.cache_shape().kda_layers; ++layer) {
     const KdaSlot slot = s.cache().slot(layer);
     for (int head = 0; head < runner.cache_shape().kda_heads; ++head) {
-      const float* state = slot.state + head * slot.state_stride;
-      left.state.insert(left.state.end(), state, state + kKdaHead * kKdaHead);
+      const auto state =
+          to_host(runner.memory(), slot.state + head * slot.state_stride, int64_t{kKdaHead} * kKdaHead);
+      left.state.insert(left.state.end(), state.begin(), state.end());
     }
   }
   return left;
@@ -79,7 +78,7 @@ TEST_F(FieldReports, T1_StatePoisoning) {
   const auto all_poison = [&](const Row& row) {
     std::vector<uint8_t> want(runner.pool().plan().row_bytes());
     poison(host_memory(), want.data(), static_cast<int64_t>(want.size()));
-    return std::memcmp(row.data(), want.data(), want.size()) == 0;
+    return to_host(runner.memory(), row.data(), static_cast<int64_t>(want.size())) == want;
   };
   EXPECT_TRUE(all_poison(runner.pool().take_row()));
   const Generation first = generate(runner, {r}, {.prefixes = &tree})[0];

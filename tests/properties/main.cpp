@@ -23,9 +23,13 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const std::string prefix = "--break-rule=";
-    const std::string kernels = "--cpu-kernels=";
+    const std::string kernels = "--cpu-kernels=", device = "--device=";
     if (arg == "--long") {
       perigee::test::g_long = true;
+      continue;
+    }
+    if (arg.starts_with(device)) {
+      perigee::test::g_device = arg.substr(device.size());
       continue;
     }
     if (arg.starts_with(kernels)) {
@@ -36,7 +40,7 @@ int main(int argc, char** argv) {
     if (!rule) {
       std::fprintf(stderr,
                    "unknown argument '%s'; use "
-                   "--cpu-kernels=NAME, --long or "
+                   "--device=cpu|cuda, --cpu-kernels=NAME, --long or "
                    "--break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
                    arg.c_str());
       return 2;

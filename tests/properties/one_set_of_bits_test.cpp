@@ -21,17 +21,16 @@ using test::small_runner;
 constexpr int kTokens = 331;  // several times top-k 64, chunk 16, page 64 and the test's dense segment 96
 
 RunnerOptions options_with(int threads = 2, int lanes = 1, int attention_lanes = 1) {
-  return {.precision = {},
-          .plan = {.lanes = lanes, .attention_lanes = attention_lanes, .dense_segment = 96},
-          .threads = threads,
-          .cpu_kernels = test::g_cpu_kernels};
+  return test::on_device({.precision = {},
+                          .plan = {.lanes = lanes, .attention_lanes = attention_lanes, .dense_segment = 96},
+                          .threads = threads});
 }
 
 using Logits = std::vector<float>;  // [tokens, vocab]
 
 // One request, everything in one step.
 Logits plainly(Runner& runner, const std::vector<int32_t>& tokens) {
-  SequenceCache cache(runner.cache_shape());
+  SequenceCache cache = test::lone_cache(runner);
   Batch batch;
   batch.add(cache, tokens, 0, static_cast<int>(tokens.size()));
   const auto logits = runner.step(batch);
@@ -67,7 +66,7 @@ TEST_P(OneSetOfBits, AnySplitOfThePrompt) {
   const Logits want = plainly(runner, tokens);
   std::mt19937 random(3);
   for (int longest : {7, 40, 200}) {
-    SequenceCache cache(runner.cache_shape());
+    SequenceCache cache = test::lone_cache(runner);
     for (int at = 0; at < kTokens;) {
       const int n = std::min<int>(kTokens - at, 1 + random() % longest);
       Batch batch;
@@ -83,7 +82,7 @@ TEST_P(OneSetOfBits, TokenByToken) {
   const int vocab = runner.config().vocab_size, count = 100;
   const auto tokens = random_tokens(count, 4, vocab);
   const Logits want = plainly(runner, tokens);
-  SequenceCache cache(runner.cache_shape());
+  SequenceCache cache = test::lone_cache(runner);
   for (int at = 0; at < count; ++at) {
     Batch batch;
     batch.add(cache, std::span(tokens).subspan(at, 1), 0, 1);
@@ -98,7 +97,7 @@ TEST_P(OneSetOfBits, VerifyWidthsWithRejection) {
   const Logits want = plainly(runner, tokens);
   std::mt19937 random(6);
   for (int width = 1; width <= 8; ++width) {
-    SequenceCache cache(runner.cache_shape());
+    SequenceCache cache = test::lone_cache(runner);
     for (int at = 0; at < count;) {
       // One accepted token and width − 1 drafts, of which the first `right` are what comes next and the
       // others are wrong.
@@ -128,7 +127,7 @@ TEST_P(OneSetOfBits, BatchMatesAndOrder) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 2; ++trial) {
     std::vector<SequenceCache> caches;
-    for (int i = 0; i < kMates; ++i) caches.emplace_back(runner.cache_shape());
+    for (int i = 0; i < kMates; ++i) caches.push_back(test::lone_cache(runner));
     std::vector<int> order(kMates);
     for (;;) {
       order.clear();
@@ -195,7 +194,7 @@ TEST_P(OneSetOfBits, EveryCacheFormat) {
       const int vocab = runner.config().vocab_size, count = 90;
       const auto tokens = random_tokens(count, 9, vocab);
       const Logits want = plainly(runner, tokens);
-      SequenceCache cache(runner.cache_shape());
+      SequenceCache cache = test::lone_cache(runner);
       for (int at = 0; at < count;) {
         const int n = at == 64 ? 1 : std::min(count - at, 64);
         Batch batch;
@@ -217,7 +216,7 @@ TEST_P(OneSetOfBits, LanesReproduceThemselves) {
       const int vocab = runner.config().vocab_size, count = 100;
       const auto tokens = random_tokens(count, 11, vocab);
       const Logits want = plainly(runner, tokens);
-      SequenceCache cache(runner.cache_shape());
+      SequenceCache cache = test::lone_cache(runner);
       for (int at = 0; at < count;) {
         const int n = at % 3 == 0 ? 1 : std::min(count - at, 33);
         Batch batch;
@@ -237,7 +236,7 @@ TEST(Sampling, TheSameTokensWhateverTheBatch) {
   const int vocab = runner.config().vocab_size;
   std::vector<SequenceCache> caches;
   Batch together;
-  for (int i = 0; i < 4; ++i) caches.emplace_back(runner.cache_shape());
+  for (int i = 0; i < 4; ++i) caches.push_back(test::lone_cache(runner));
   std::vector<SampleParams> params;
   std::vector<int64_t> positions;
   std::vector<int32_t> alone;
@@ -246,7 +245,7 @@ TEST(Sampling, TheSameTokensWhateverTheBatch) {
     params.push_back(
         {.temperature = 1.5f, .top_p = i % 2 ? 0.9f : 1.0f, .top_k = i == 3 ? 50 : 0, .seed = 5});
     positions.push_back(static_cast<int64_t>(prompt.size()));
-    SequenceCache cache(runner.cache_shape());
+    SequenceCache cache = test::lone_cache(runner);
     Batch batch;
     batch.add(cache, prompt, 0, 1);
     runner.step(batch);

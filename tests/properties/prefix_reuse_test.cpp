@@ -7,12 +7,13 @@
 #include <random>
 
 #include "cache/cached_sequence.h"
+#include "properties/options.h"
 #include "support/models.h"
 
 namespace perigee {
 namespace {
 
-using test::random_tokens, test::small_config;
+using test::lone_cache, test::on_device, test::random_tokens, test::small_config;
 
 using Tokens = std::vector<int32_t>;
 using Logits = std::vector<float>;
@@ -23,12 +24,12 @@ class PrefixReuse : public testing::TestWithParam<std::string> {
     std::string family = GetParam();
     for (char& c : family) c = c == '_' ? '-' : c;
     const ModelConfig config = small_config(family);
-    RunnerOptions options{
-        .precision = {.latent = LatentFormat::kFp8}, .plan = {.dense_segment = 96}, .threads = 2};
+    RunnerOptions options =
+        on_device({.precision = {.latent = LatentFormat::kFp8}, .plan = {.dense_segment = 96}, .threads = 2});
     // A pool of a few sequences, so that eviction takes part.
     const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
     const CachePlan plan(cache_kinds(shape));
-    options.cache_bytes = (8 * plan.state_rows() + 6) * plan.row_bytes();
+    options.cache_rows = 8 * plan.state_rows() + 6;
     runner_ = std::make_unique<Runner>(
         config, load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
         options);
@@ -41,7 +42,7 @@ class PrefixReuse : public testing::TestWithParam<std::string> {
   const Logits& plainly(const Tokens& tokens) {
     Logits& logits = plain_[tokens];
     if (logits.empty()) {
-      SequenceCache cache(runner_->cache_shape());
+      SequenceCache cache = lone_cache(*runner_);
       Batch batch;
       batch.add(cache, tokens, 0, static_cast<int>(tokens.size()));
       const auto got = runner_->step(batch);

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 
-#include "base/error.h"
 #include "engine/generate.h"
 #include "properties/options.h"
 #include "support/models.h"
@@ -28,14 +27,13 @@ class Traffic : public testing::TestWithParam<std::string> {
   // 0 rows: as many as the machine has room for.
   Runner runner(int64_t rows, int64_t slots) const {
     const ModelConfig config = small_config(family_);
-    RunnerOptions options{.precision = {.latent = LatentFormat::kFp8},
-                          .plan = {.dense_segment = 96},
-                          .threads = 2,
-                          .cpu_kernels = g_cpu_kernels,
-                          .sequences = slots};
+    RunnerOptions options = on_device({.precision = {.latent = LatentFormat::kFp8},
+                                       .plan = {.dense_segment = 96},
+                                       .threads = 2,
+                                       .sequences = slots});
     const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
     const CachePlan plan(cache_kinds(shape));
-    if (rows > 0) options.cache_bytes = (CachedSequence::most_rows(plan, 160) + rows) * plan.row_bytes();
+    if (rows > 0) options.cache_rows = CachedSequence::most_rows(plan, 160) + rows;
     return Runner(config,
                   load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
                   options);

@@ -197,8 +197,7 @@ void launch_attn_res_mix(const AttnResMixArgs& args, cudaStream_t stream) {
   const int banks = static_cast<int>(args.banks.size());
   [&]<int... kBanks>(std::integer_sequence<int, kBanks...>) {
     ((banks == kBanks ? launch<kBanks + 1>(args, stream) : void()), ...);
-  }
-  (std::make_integer_sequence<int, kMaxBanks + 1>());
+  }(std::make_integer_sequence<int, kMaxBanks + 1>());
 }
 
 }  // namespace perigee::cuda

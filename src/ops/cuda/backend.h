@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "ops/cuda/expert_tables.h"
 #include "ops/cuda/step_tables.h"
 #include "ops/ops.h"
 
@@ -49,6 +50,7 @@ class CudaBackend final : public Backend {
   std::string architecture_;
   DeviceMemory memory_;
   StepTables tables_;
+  ExpertTables expert_tables_;
   Arena scratch_;  // of a stage, on the device
 };
 

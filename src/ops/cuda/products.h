@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/weights.h"
+#include "ops/ops.h"
 
 namespace perigee::cuda {
 
@@ -32,5 +32,8 @@ void multiply(const Linear& w, const bf16* x, int rows, bf16* y, cudaStream_t st
 void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t stream);
 // The lane rule: partial[lanes, rows, w.out], lane l over its block of w.in / lanes columns.
 void multiply_lanes(const Linear& w, const bf16* x, int rows, int lanes, float* partial, cudaStream_t stream);
+// out[rows, gate.out] = act(gate x, up x) fp32 → bf16.
+void multiply_glu(const Linear& gate, const Linear& up, const ActivationParams& activation, const bf16* x,
+                  int rows, bf16* out, cudaStream_t stream);
 
 }  // namespace perigee::cuda

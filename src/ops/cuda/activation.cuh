@@ -1,0 +1,15 @@
+// The gated activations of ops.h (ActivationParams), fp32.
+#pragma once
+
+#include "ops/elementary.h"
+#include "ops/ops.h"
+
+namespace perigee::cuda {
+
+__device__ inline float activate(const ActivationParams& p, float gate, float up) {
+  if (p.kind == Activation::kSilu) return silu(gate) * up;
+  const float clipped_gate = p.beta * tanh(gate / p.beta) * sigmoid(gate);
+  return clipped_gate * (p.linear_beta > 0.0f ? p.linear_beta * tanh(up / p.linear_beta) : up);
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,153 @@
+// glu_mlp, moe_route, moe_combine (moe_experts has a file of its own).
+#include "ops/cuda/backend.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/lanes.cuh"
+#include "ops/cuda/products.h"
+#include "ops/cuda/reduce.cuh"
+#include "ops/elementary.h"
+
+namespace perigee::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+
+// One block a row. A candidate is ordered by (choice descending, id ascending) as one integer: the larger
+// wins. NaN counts as −∞.
+struct RouteParams {
+  const float* logit;  // [R, experts]
+  const float* bias;   // [experts]
+  int32_t* experts;    // [R, k]
+  float* weight;       // [R, k]
+  int count, k;
+  bool renormalize;
+  float scale;
+};
+
+__device__ uint64_t candidate(float choice, int id) {
+  if (choice != choice) choice = -__uint_as_float(0x7F800000u);
+  choice += 0.0f;  // −0 is +0
+  const uint32_t bits = __float_as_uint(choice);
+  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return uint64_t{ordered} << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(id));
+}
+
+__global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p) {
+  extern __shared__ float score[];  // [experts], then a flag a expert
+  __shared__ uint64_t best_of_warp[kThreads / kWarp];
+  uint8_t* chosen = reinterpret_cast<uint8_t*>(score + p.count);
+  const int64_t row = blockIdx.x;
+  for (int e = threadIdx.x; e < p.count; e += kThreads) {
+    score[e] = sigmoid(p.logit[row * p.count + e]);
+    chosen[e] = 0;
+  }
+  __syncthreads();
+  for (int i = 0; i < p.k; ++i) {
+    uint64_t best = 0;
+    for (int e = threadIdx.x; e < p.count; e += kThreads) {
+      if (!chosen[e]) best = max(best, candidate(score[e] + p.bias[e], e));
+    }
+    for (int stride = kWarp / 2; stride > 0; stride /= 2)
+      best = max(best, __shfl_xor_sync(kAllLanes, best, stride));
+    if (threadIdx.x % kWarp == 0) best_of_warp[threadIdx.x / kWarp] = best;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < kThreads / kWarp; ++w) best = max(best, best_of_warp[w]);
+      chosen[0xFFFFFFFFu - static_cast<uint32_t>(best)] = 1;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  float total = 0.0f;
+  for (int e = 0, i = 0; i < p.k; ++e) {
+    if (!chosen[e]) continue;
+    p.experts[row * p.k + i++] = e;
+    total += score[e];
+  }
+  for (int i = 0; i < p.k; ++i) {
+    const float s = score[p.experts[row * p.k + i]];
+    p.weight[row * p.k + i] = (p.renormalize ? s / (total + 1e-20f) : s) * p.scale;
+  }
+}
+
+// One block a row: y = rms(lane tree of routed; norm) → bf16, or the tree itself without a norm.
+__global__ void __launch_bounds__(kThreads) latent_kernel(const float* routed, const float* norm, float eps,
+                                                          bf16* y, int rows, int width, int lanes) {
+  __shared__ float of_warp[kThreads / kWarp];
+  const int64_t row = int64_t{blockIdx.x} * width, stride = int64_t{rows} * width;
+  float squares = 0.0f;
+  if (norm) {
+    for (int d = threadIdx.x; d < width; d += kThreads) {
+      const float v = reduce_lanes(routed + row + d, stride, lanes);
+      squares = __fmaf_rn(v, v, squares);
+    }
+    squares = block_sum(squares, of_warp);
+  }
+  const float scale = norm ? rsqrt(squares / static_cast<float>(width) + eps) : 1.0f;
+  for (int d = threadIdx.x; d < width; d += kThreads) {
+    const float v = reduce_lanes(routed + row + d, stride, lanes);
+    y[row + d] = float_to_bf16(norm ? v * scale * norm[d] : v);
+  }
+}
+
+// stream += (routed + lane tree of shared) → bf16. `routed` is of one lane when it is already a sum.
+__global__ void combine_kernel(const float* routed, int routed_lanes, const float* shared, int shared_lanes,
+                               bf16* stream, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float r = reduce_lanes(routed + i, count, routed_lanes);
+  const float s = shared ? reduce_lanes(shared + i, count, shared_lanes) : 0.0f;
+  const bf16 delta = float_to_bf16(r + s);
+  stream[i] = float_to_bf16(bf16_to_float(stream[i]) + bf16_to_float(delta));
+}
+
+}  // namespace
+
+void CudaBackend::glu_mlp(const GluMlpArgs& a) {
+  const Arena::Scope scope(scratch_);
+  bf16* act = scratch_.take<bf16>(int64_t{a.rows} * a.weights.gate.out);
+  multiply_glu(a.weights.gate, a.weights.up, a.activation, a.x, a.rows, act, stream());
+  multiply_lanes(a.weights.down, act, a.rows, a.lanes, a.partial, stream());
+}
+
+void CudaBackend::moe_route(const MoeRouteArgs& a) {
+  const Arena::Scope scope(scratch_);
+  const int experts = a.config.num_experts;
+  float* logit = scratch_.take<float>(int64_t{a.rows} * experts);
+  multiply(a.weights.router, a.x, a.rows, logit, stream());
+  const RouteParams p{.logit = logit,
+                      .bias = a.weights.router_bias,
+                      .experts = a.experts,
+                      .weight = a.expert_weight,
+                      .count = experts,
+                      .k = a.config.experts_per_token,
+                      .renormalize = a.config.renormalize,
+                      .scale = a.config.routed_scaling_factor};
+  route_kernel<<<a.rows, kThreads, static_cast<size_t>(experts) * 5, stream()>>>(p);
+  cuda_check(cudaGetLastError(), "launching moe_route");
+  if (a.config.latent_size) multiply(a.weights.latent_down, a.x, a.rows, a.z, stream());
+}
+
+void CudaBackend::moe_combine(const MoeCombineArgs& a) {
+  const Arena::Scope scope(scratch_);
+  const int64_t count = int64_t{a.rows} * a.hidden;
+  const float* routed = a.routed;
+  int routed_lanes = a.lanes;
+  if (a.config.latent_size > 0) {
+    const int width = a.config.latent_size;
+    bf16* y = scratch_.take<bf16>(int64_t{a.rows} * width);
+    float* sum = scratch_.take<float>(count);
+    latent_kernel<<<a.rows, kThreads, 0, stream()>>>(
+        a.routed, a.config.latent_norm ? a.weights.latent_norm : nullptr, a.eps, y, a.rows, width, a.lanes);
+    cuda_check(cudaGetLastError(), "launching the latent's norm");
+    multiply(a.weights.latent_up, y, a.rows, sum, stream());
+    routed = sum;
+    routed_lanes = 1;
+  }
+  combine_kernel<<<blocks(count), kThreads, 0, stream()>>>(routed, routed_lanes, a.shared, a.lanes, a.stream,
+                                                           count);
+  cuda_check(cudaGetLastError(), "launching moe_combine");
+}
+
+}  // namespace perigee::cuda

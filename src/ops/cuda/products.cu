@@ -1,0 +1,135 @@
+#include "ops/cuda/products.h"
+
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/launch_products.cuh"
+
+namespace perigee::cuda {
+namespace {
+
+// A Product, one batch a blockIdx.z.
+struct ProductJob : DenseWeights<1> {
+  Product p;
+  int first_row = 0;
+  int64_t y_first = 0;
+
+  template <int kOutputs, int kRows>
+  __device__ bool begin() {
+    const int64_t batch = blockIdx.z;
+    w[0] = p.w + batch * p.w_batch;
+    stride = p.w_stride;
+    outputs = p.outputs;
+    first_output = static_cast<int>(blockIdx.x) * kOutputs;
+    first_row = static_cast<int>(blockIdx.y) * kRows;
+    p.x += batch * p.x_batch;
+    y_first = batch * p.y_batch;
+    return true;
+  }
+  __device__ int k() const { return p.k; }
+  __device__ const bf16* row(int r) const {
+    if (first_row + r >= p.rows) return nullptr;
+    return p.x + (p.x_rows ? p.x_rows[first_row + r] : first_row + r) * p.x_stride;
+  }
+  __device__ const bf16* any_row() const { return p.x; }
+  __device__ void finish(int output, int r, const float (&value)[1]) const {
+    output += first_output;
+    r += first_row;
+    if (output >= outputs || r >= p.rows) return;
+    const int64_t at = y_first + r * p.y_stride + output;
+    if (p.y_bf16) {
+      p.y_bf16[at] = float_to_bf16(value[0]);
+    } else {
+      p.y_fp32[at] = value[0];
+    }
+  }
+};
+
+// act(gate x, up x) → bf16.
+struct GluJob : DenseWeights<2> {
+  const bf16* x = nullptr;
+  bf16* out = nullptr;
+  ActivationParams activation;
+  int rows = 0, length = 0, first_row = 0;
+
+  template <int kOutputs, int kRows>
+  __device__ bool begin() {
+    first_output = static_cast<int>(blockIdx.x) * kOutputs;
+    first_row = static_cast<int>(blockIdx.y) * kRows;
+    return true;
+  }
+  __device__ int k() const { return length; }
+  __device__ const bf16* row(int r) const {
+    return first_row + r < rows ? x + int64_t{first_row + r} * length : nullptr;
+  }
+  __device__ const bf16* any_row() const { return x; }
+  __device__ void finish(int output, int r, const float (&value)[2]) const {
+    output += first_output;
+    r += first_row;
+    if (output >= outputs || r >= rows) return;
+    out[int64_t{r} * outputs + output] = float_to_bf16(activate(activation, value[0], value[1]));
+  }
+};
+
+Product linear_product(const Linear& w, const bf16* x, int rows) {
+  return {.w = w.weight,
+          .w_stride = w.in,
+          .x = x,
+          .x_stride = w.in,
+          .y_stride = w.out,
+          .rows = rows,
+          .outputs = w.out,
+          .k = w.in};
+}
+
+}  // namespace
+
+void multiply(const Product& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.outputs == 0) return;
+  ProductJob job;
+  job.p = p;
+  launch_product(
+      job,
+      {.outputs = p.outputs, .k = p.k, .row_tile = row_tile(p.rows), .rows = p.rows, .batches = p.batches},
+      stream);
+}
+
+void multiply(const Linear& w, const bf16* x, int rows, bf16* y, cudaStream_t stream) {
+  Product p = linear_product(w, x, rows);
+  p.y_bf16 = y;
+  multiply(p, stream);
+}
+
+void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t stream) {
+  Product p = linear_product(w, x, rows);
+  p.y_fp32 = y;
+  multiply(p, stream);
+}
+
+void multiply_lanes(const Linear& w, const bf16* x, int rows, int lanes, float* partial,
+                    cudaStream_t stream) {
+  Product p = linear_product(w, x, rows);
+  p.y_fp32 = partial;
+  p.k = w.in / lanes;
+  p.batches = lanes;
+  p.w_batch = p.x_batch = p.k;
+  p.y_batch = int64_t{rows} * w.out;
+  multiply(p, stream);
+}
+
+void multiply_glu(const Linear& gate, const Linear& up, const ActivationParams& activation, const bf16* x,
+                  int rows, bf16* out, cudaStream_t stream) {
+  if (rows == 0) return;
+  GluJob job;
+  job.w[0] = gate.weight;
+  job.w[1] = up.weight;
+  job.stride = gate.in;
+  job.outputs = gate.out;
+  job.x = x;
+  job.out = out;
+  job.activation = activation;
+  job.rows = rows;
+  job.length = gate.in;
+  launch_product(job, {.outputs = gate.out, .k = gate.in, .row_tile = row_tile(rows), .rows = rows}, stream);
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,261 @@
+// The kernels of a product sum. One reads weights at the speed of memory for few rows, one tiles many rows;
+// both run the same chain of matrix instructions for an output element, so they give the same bits.
+//
+// A Job says what is multiplied. Its tile of weights has rows of one matrix, or of two that are needed
+// together (gate and up: kMatrices = 2, alternating in groups of kGroup rows). It offers
+//   bool begin()                      false: nothing to do for this block
+//   int k()                           length of the sum, a multiple of 8
+//   void fetch(stage, …)              starts copying a tile of weights
+//   const bf16* weights(stage, …)     that tile as bf16, once it has come
+//   const bf16* row(r), any_row()     row r of the block's x, or null; some valid address
+//   void finish(output, row, value[kMatrices])   `output` counts from the block's first
+#pragma once
+
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/segments.h"
+
+namespace perigee::cuda {
+
+// A thread's share of copying kRows rows of kTileK values from `k` on, up to `k_end`: zeros behind it and for
+// rows that are null.
+template <int kRows, int kThreads, typename RowPointer>
+__device__ void copy_tile(bf16* tile, int thread, int k, int k_end, const bf16* any,
+                          const RowPointer& row_pointer) {
+  constexpr int kPieces = kRows * (kTileK / kPiece);
+  static_assert(kPieces % kThreads == 0);
+#pragma unroll
+  for (int i = 0; i < kPieces / kThreads; ++i) {
+    const int at = i * kThreads + thread, row = at / 8, piece = at % 8;
+    const bf16* from = row_pointer(row);
+    const bool exists = from != nullptr && k + piece * kPiece < k_end;
+    copy_piece(tile + tile_offset(row, piece), exists ? from + k + piece * kPiece : any, exists);
+  }
+}
+
+// Where row `tile_row` of a tile of weights comes from.
+template <int kMatrices, int kGroup>
+struct TileRow {
+  int matrix, output;  // from the block's first output
+  __device__ explicit TileRow(int tile_row)
+      : matrix(tile_row / kGroup % kMatrices),
+        output(tile_row / (kGroup * kMatrices) * kGroup + tile_row % kGroup) {}
+};
+
+// --- Few rows: a block computes 16 outputs of kRows rows, one warp a segment, each with its own pipeline.
+
+constexpr int kFewOutputs = 16;
+
+template <typename Job, int kRows>
+struct FewRows {
+  static constexpr int kTileRows = kFewOutputs * Job::kMatrices, kTiles = kRows / 8;
+  static constexpr int kWeightBytes = Job::template stage_bytes<kTileRows>();
+  static constexpr int kStageBytes = kWeightBytes + kRows * kTileK * 2;
+  static constexpr int kStages = kMostSegments * kStageBytes > 48 * 1024 ? 3 : 4;  // what shared memory holds
+  static constexpr int kWarpBytes = kStages * kStageBytes + Job::template decoded_bytes<kTileRows>();
+  static constexpr int kMostBytes = kMostSegments * kWarpBytes;
+};
+
+template <typename Job, int kRows>
+__global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, int segments) {
+  using Shape = FewRows<Job, kRows>;
+  extern __shared__ __align__(128) uint8_t memory[];
+  if (!job.template begin<kFewOutputs, kRows>()) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int length = job.k() / segments, begin = warp * length, end = begin + length;
+  const int steps = (length + kTileK - 1) / kTileK;
+  uint8_t* stages = memory + warp * Shape::kWarpBytes;
+  bf16* decoded = reinterpret_cast<bf16*>(stages + Shape::kStages * Shape::kStageBytes);
+
+  const auto fetch = [&](int step) {
+    if (step < steps) {
+      uint8_t* stage = stages + step % Shape::kStages * Shape::kStageBytes;
+      const int k = begin + step * kTileK;
+      job.template fetch<Shape::kTileRows, 32, kFewOutputs>(stage, lane, k, end);
+      copy_tile<kRows, 32>(reinterpret_cast<bf16*>(stage + Shape::kWeightBytes), lane, k, end, job.any_row(),
+                           [&](int r) { return job.row(r); });
+    }
+    commit_copies();
+  };
+  for (int step = 0; step < Shape::kStages - 1; ++step) fetch(step);
+  float c[Job::kMatrices][Shape::kTiles][4] = {};
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<Shape::kStages - 2>();
+    __syncwarp();
+    fetch(step + Shape::kStages - 1);  // into the stage that all lanes have read
+    const uint8_t* stage = stages + step % Shape::kStages * Shape::kStageBytes;
+    const bf16* w = job.template weights<Shape::kTileRows, 32, kFewOutputs>(stage, decoded, lane,
+                                                                            begin + step * kTileK, end);
+    if constexpr (Job::kDecodes) __syncwarp();
+    const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
+    const int inner = (min(kTileK, length - step * kTileK) + kStepK - 1) / kStepK;
+#pragma unroll
+    for (int i = 0; i < kTileK / kStepK; ++i) {
+      if (i >= inner) break;
+#pragma unroll
+      for (int m = 0; m < Job::kMatrices; ++m) {
+        const FragmentA a = load_a(w, m * kFewOutputs, i);
+#pragma unroll
+        for (int n = 0; n < Shape::kTiles; ++n) multiply_add(c[m][n], a, load_b(x, n * 8, i));
+      }
+    }
+    __syncwarp();
+  }
+  wait_copies<0>();
+  __syncthreads();  // the stages are read: their place serves the sums
+
+  float(*partial)[Job::kMatrices][Shape::kTiles][4][32] =
+      reinterpret_cast<float(*)[Job::kMatrices][Shape::kTiles][4][32]>(memory);
+#pragma unroll
+  for (int m = 0; m < Job::kMatrices; ++m) {
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) partial[warp][m][n][i][lane] = c[m][n][i];
+    }
+  }
+  __syncthreads();
+  for (int at = threadIdx.x; at < Shape::kTiles * 4 * 32; at += blockDim.x) {
+    const int n = at / 128, i = at / 32 % 4, l = at % 32;
+    float value[Job::kMatrices];
+#pragma unroll
+    for (int m = 0; m < Job::kMatrices; ++m) {
+      value[m] = partial[0][m][n][i][l];
+      for (int s = 1; s < segments; ++s) value[m] += partial[s][m][n][i][l];  // left to right
+    }
+    job.finish(l / 4 + i / 2 * 8, n * 8 + l % 4 * 2 + i % 2, value);
+  }
+}
+
+// --- Many rows: a block computes a tile of 128 rows of weights by 128 rows of x, eight warps of 64 × 32.
+
+constexpr int kManyTile = 128, kManyThreads = 256, kManyStages = 4;
+constexpr int kWarpOutputs = 64, kWarpRows = 32;
+
+template <typename Job>
+struct ManyRows {
+  static constexpr int kOutputs = kManyTile / Job::kMatrices;   // of a block
+  static constexpr int kGroup = kWarpOutputs / Job::kMatrices;  // rows of one matrix side by side
+  static constexpr int kWeightBytes = Job::template stage_bytes<kManyTile>();
+  static constexpr int kStageBytes = kWeightBytes + kManyTile * kTileK * 2;
+  static constexpr int kBytes = kManyStages * kStageBytes + Job::template decoded_bytes<kManyTile>();
+};
+
+template <typename Job>
+__global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int segments) {
+  using Shape = ManyRows<Job>;
+  extern __shared__ __align__(128) uint8_t memory[];
+  if (!job.template begin<Shape::kOutputs, kManyTile>()) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_output = warp % 2 * kWarpOutputs, warp_row = warp / 2 * kWarpRows;
+  const int length = job.k() / segments, steps_of_segment = (length + kTileK - 1) / kTileK;
+  const int steps = segments * steps_of_segment;
+  bf16* decoded = reinterpret_cast<bf16*>(memory + kManyStages * Shape::kStageBytes);
+  const auto k_of = [&](int step) {
+    return step / steps_of_segment * length + step % steps_of_segment * kTileK;
+  };
+  const auto end_of = [&](int step) { return (step / steps_of_segment + 1) * length; };
+
+  const auto fetch = [&](int step) {
+    if (step < steps) {
+      uint8_t* stage = memory + step % kManyStages * Shape::kStageBytes;
+      job.template fetch<kManyTile, kManyThreads, Shape::kGroup>(stage, threadIdx.x, k_of(step),
+                                                                 end_of(step));
+      copy_tile<kManyTile, kManyThreads>(reinterpret_cast<bf16*>(stage + Shape::kWeightBytes), threadIdx.x,
+                                         k_of(step), end_of(step), job.any_row(),
+                                         [&](int r) { return job.row(r); });
+    }
+    commit_copies();
+  };
+  for (int step = 0; step < kManyStages - 1; ++step) fetch(step);
+  constexpr int kM = kWarpOutputs / 16, kN = kWarpRows / 8;
+  float c[kM][kN][4] = {}, sum[kM][kN][4];
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<kManyStages - 2>();
+    __syncthreads();
+    fetch(step + kManyStages - 1);
+    const uint8_t* stage = memory + step % kManyStages * Shape::kStageBytes;
+    const bf16* w = job.template weights<kManyTile, kManyThreads, Shape::kGroup>(stage, decoded, threadIdx.x,
+                                                                                 k_of(step), end_of(step));
+    if constexpr (Job::kDecodes) __syncthreads();
+    const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
+    const int in_segment = step % steps_of_segment;
+    const int inner = (min(kTileK, length - in_segment * kTileK) + kStepK - 1) / kStepK;
+#pragma unroll
+    for (int i = 0; i < kTileK / kStepK; ++i) {
+      if (i >= inner) break;
+      FragmentB b[kN];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) b[n] = load_b(x, warp_row + n * 8, i);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        const FragmentA a = load_a(w, warp_output + m * 16, i);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) multiply_add(c[m][n], a, b[n]);
+      }
+    }
+    if (in_segment + 1 < steps_of_segment) continue;
+    const bool first = step < steps_of_segment;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sum[m][n][i] = first ? c[m][n][i] : sum[m][n][i] + c[m][n][i];  // left to right
+          c[m][n][i] = 0.0f;
+        }
+      }
+    }
+  }
+  wait_copies<0>();
+  constexpr int kOwn = kM / Job::kMatrices;  // 16-row groups of one matrix in a warp
+#pragma unroll
+  for (int m = 0; m < kOwn; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float value[Job::kMatrices];
+#pragma unroll
+        for (int j = 0; j < Job::kMatrices; ++j) value[j] = sum[m + j * kOwn][n][i];
+        job.finish(warp_output / Job::kMatrices + m * 16 + lane / 4 + i / 2 * 8,
+                   warp_row + n * 8 + lane % 4 * 2 + i % 2, value);
+      }
+    }
+  }
+}
+
+// --- Weights in bf16: copied as they are.
+
+template <int kMatricesOfJob>
+struct DenseWeights {
+  static constexpr int kMatrices = kMatricesOfJob;
+  static constexpr bool kDecodes = false;
+  template <int kTileRows>
+  static constexpr int stage_bytes() {
+    return kTileRows * kTileK * 2;
+  }
+  template <int kTileRows>
+  static constexpr int decoded_bytes() {
+    return 0;
+  }
+
+  const bf16* w[kMatricesOfJob] = {};  // at the block's first column
+  int64_t stride = 0;
+  int outputs = 0, first_output = 0;
+
+  template <int kTileRows, int kThreads, int kGroup>
+  __device__ void fetch(uint8_t* stage, int thread, int k, int k_end) const {
+    copy_tile<kTileRows, kThreads>(reinterpret_cast<bf16*>(stage), thread, k, k_end, w[0], [&](int tile_row) {
+      const TileRow<kMatrices, kGroup> at(tile_row);
+      const int output = first_output + at.output;
+      return output < outputs ? w[at.matrix] + output * stride : nullptr;
+    });
+  }
+  template <int kTileRows, int kThreads, int kGroup>
+  __device__ const bf16* weights(const uint8_t* stage, bf16*, int, int, int) const {
+    return reinterpret_cast<const bf16*>(stage);
+  }
+};
+
+}  // namespace perigee::cuda
