@@ -7,10 +7,6 @@ namespace perigee::cuda {
 #define UNWRITTEN(stage, Args) \
   void CudaBackend::stage(const Args&) { fail(ErrorCode::kUnsupported, "{} has no CUDA kernel yet", #stage); }
 
-UNWRITTEN(kda_project, KdaProjectArgs)
-UNWRITTEN(kda_conv_norm_gate, KdaConvArgs)
-UNWRITTEN(kda_chunk, KdaChunkArgs)
-UNWRITTEN(kda_output, KdaOutputArgs)
 UNWRITTEN(mla_project, MlaProjectArgs)
 UNWRITTEN(index_front, IndexFrontArgs)
 UNWRITTEN(mla_query, MlaQueryArgs)

@@ -1,0 +1,114 @@
+// The KDA stages on CUDA devices: what they ask of their arguments, their workspace and their launches.
+#include "ops/cuda/kda.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/cuda/backend.h"
+#include "ops/cuda/kda_chunk.h"
+#include "ops/cuda/products.h"
+
+namespace perigee::cuda {
+namespace {
+
+// Tiles that kda_chunk keeps at a time; more heads than fit take turns.
+constexpr int64_t kTileBytes = int64_t{512} << 20;
+
+void check_config(const KdaConfig& config) {
+  check(config.head_dim == kKdaHead && config.conv_kernel == 4,
+        "KDA on CUDA: heads of 128 channels and convolutions over 4 positions");
+}
+
+}  // namespace
+
+void CudaBackend::kda_project(const KdaProjectArgs& args) {
+  check_config(args.config);
+  if (args.rows == 0) return;
+  const KdaWeights& w = args.weights;
+  const int64_t D = int64_t{args.config.num_heads} * kKdaHead;
+  const Linear* const qkv[] = {&w.q, &w.k, &w.v};
+  for (int part = 0; part < 3; ++part) {
+    const Linear& matrix = *qkv[part];
+    multiply({.w = matrix.weight,
+              .w_stride = matrix.in,
+              .x = args.x,
+              .x_stride = matrix.in,
+              .y_bf16 = args.conv_input + part * D,
+              .y_stride = 3 * D,
+              .rows = args.rows,
+              .outputs = matrix.out,
+              .k = matrix.in},
+             stream());
+  }
+  const Arena::Scope scope(scratch_);
+  if (args.config.full_rank_gate) {
+    multiply(w.gate, args.x, args.rows, args.gate, stream());
+  } else {
+    bf16* low = scratch_.take<bf16>(int64_t{args.rows} * w.g_a.out);
+    multiply(w.g_a, args.x, args.rows, low, stream());
+    multiply(w.g_b, low, args.rows, args.gate, stream());
+  }
+  bf16* f = scratch_.take<bf16>(int64_t{args.rows} * w.f_a.out);
+  multiply(w.f_a, args.x, args.rows, f, stream());
+  multiply(w.f_b, f, args.rows, args.g, stream());
+  multiply(w.beta, args.x, args.rows, args.beta, stream());
+  launch_kda_decay(args, stream());
+}
+
+void CudaBackend::kda_conv_norm_gate(const KdaConvArgs& args) {
+  check_config(args.config);
+  const RowsView rows = tables_.rows();
+  if (rows.rows > 0) launch_kda_conv(args, rows, tables_.slots(args.slots), stream());
+}
+
+void CudaBackend::kda_chunk(const KdaChunkArgs& args) {
+  check_config(args.config);
+  const RowsView rows = tables_.rows();
+  if (rows.rows == 0) return;
+  const int heads = args.config.num_heads;
+  int chunks = 0;  // of the longest sequence
+  for (const SequenceRows& s : args.sequences) chunks = std::max(chunks, KdaTiles::chunks(s.rows));
+  const int64_t tiles = KdaTiles::count(rows.rows, rows.count), even = int64_t{chunks} * rows.count;
+  // Blocks by sequence, unless most would find that theirs has fewer chunks.
+  const bool by_sequence = even <= 2 * tiles;
+  const int most_heads = static_cast<int>(std::clamp<int64_t>(
+      kTileBytes / (tiles * static_cast<int64_t>(sizeof(KdaTile))), 1, heads));
+
+  const Arena::Scope scope(scratch_);
+  KdaChunkLaunch launch{.rows = rows,
+                        .slots = tables_.slots(args.slots),
+                        .conv_input = args.conv_input,
+                        .q = args.q,
+                        .k = args.k,
+                        .v = args.v,
+                        .g = args.g,
+                        .beta = args.beta,
+                        .out = args.out,
+                        .heads = heads,
+                        .first_head = 0,
+                        .head_count = 0,
+                        .chunks_of_sequence = by_sequence ? chunks : 0,
+                        .tile_blocks = by_sequence ? even : tiles,
+                        .tiles = scratch_.take<KdaTile>(tiles * most_heads)};
+  for (int first = 0; first < heads; first += most_heads) {
+    launch.first_head = first;
+    launch.head_count = std::min(most_heads, heads - first);
+    launch_kda_chunk_rows(launch, stream());
+    launch_kda_chunk_state(launch, stream());
+  }
+  for (size_t s = 0; s < args.sequences.size(); ++s) {
+    int64_t& base = *args.slots[s].base;
+    base = std::max(base, args.sequences[s].accepted / kChunk * kChunk);
+  }
+}
+
+void CudaBackend::kda_output(const KdaOutputArgs& args) {
+  check_config(args.config);
+  if (args.rows == 0) return;
+  const Arena::Scope scope(scratch_);
+  bf16* y = scratch_.take<bf16>(int64_t{args.rows} * args.config.num_heads * kKdaHead);
+  launch_kda_norm_gate(args, y, stream());
+  multiply_lanes(args.weights.o, y, args.rows, args.lanes, args.partial, stream());
+}
+
+}  // namespace perigee::cuda

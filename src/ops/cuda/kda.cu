@@ -1,0 +1,184 @@
+// The element-wise parts of the KDA stages: decays and β, convolution with SiLU and norm, norm and gate of the
+// output. A warp has one head of one row, four neighbouring channels a thread; its sums are over four channels
+// in order, then over the warp.
+#include "ops/cuda/kda.h"
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/reduce.cuh"
+#include "ops/elementary.h"
+
+namespace perigee::cuda {
+namespace {
+
+constexpr int kHead = 128, kPerThread = kHead / kWarp;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+struct alignas(8) Four {
+  bf16 x[kPerThread];
+};
+
+__device__ Four load(const bf16* from) { return *reinterpret_cast<const Four*>(from); }
+
+unsigned blocks(int64_t work, int64_t of_block) { return static_cast<unsigned>((work + of_block - 1) / of_block); }
+
+struct DecayParameters {
+  const float *a_log, *dt_bias;  // [heads], [D]
+  float* g;                      // [rows, D]
+  float* beta;                   // [rows, heads]
+  bool bounded;
+  float bound;
+  int rows, heads;
+};
+
+__global__ void __launch_bounds__(kThreads) kda_decay_kernel(const DecayParameters a) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, unit = thread / kWarp;
+  if (thread < int64_t{a.rows} * a.heads) a.beta[thread] = sigmoid(a.beta[thread]);
+  if (unit >= int64_t{a.rows} * a.heads) return;
+  const int head = static_cast<int>(unit % a.heads), d = static_cast<int>(thread % kWarp) * kPerThread;
+  float4* at = reinterpret_cast<float4*>(a.g + unit * kHead + d);
+  const float4 y = *at, bias = *reinterpret_cast<const float4*>(a.dt_bias + head * kHead + d);
+  const float A = exp(a.a_log[head]);
+  const auto decay = [&](float u) { return a.bounded ? a.bound * sigmoid(A * u) : -A * softplus(u); };
+  *at = {decay(y.x + bias.x), decay(y.y + bias.y), decay(y.z + bias.z), decay(y.w + bias.w)};
+}
+
+constexpr int kTaps = 4;
+
+struct ConvParameters {
+  RowsView rows;
+  const SlotView* slots;
+  const float* taps[3];    // each [D, 4]
+  const bf16* conv_input;  // [rows, 3, D]
+  bf16* out[3];            // each [rows, D]
+  int heads;
+  int run;  // rows of a warp, which keeps taps and the inputs before
+};
+
+__global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters a) {
+  const int unit = blockIdx.y * kWarps + threadIdx.x / kWarp;
+  if (unit >= 3 * a.heads) return;
+  const int part = unit / a.heads, head = unit % a.heads;
+  const int64_t D = int64_t{a.heads} * kHead;
+  const int column = head * kHead + threadIdx.x % kWarp * kPerThread;
+  float tap[kPerThread][kTaps];
+#pragma unroll
+  for (int n = 0; n < kPerThread; ++n) {
+    const float4 four = *reinterpret_cast<const float4*>(a.taps[part] + int64_t{column + n} * kTaps);
+    tap[n][0] = four.x, tap[n][1] = four.y, tap[n][2] = four.z, tap[n][3] = four.w;
+  }
+  const auto input = [&](int64_t row) { return load(a.conv_input + (row * 3 + part) * D + column); };
+
+  const int first = blockIdx.x * a.run, end = min(first + a.run, a.rows.rows);
+  Four window[kTaps];  // the last is the row's own
+  Four next = input(first);
+  for (int row = first; row < end; ++row) {
+    const int index = a.rows.sequence_of_row[row];
+    const SequenceRows sequence = a.rows.sequences[index];
+    const int i = row - sequence.first_row;
+    const Four own = next;
+    if (row + 1 < end) next = input(row + 1);
+    if (row == first || i == 0) {
+#pragma unroll
+      for (int back = 1; back < kTaps; ++back) {
+        const int64_t position = sequence.start + i - back;
+        Four before = {};
+        if (back <= i) {
+          before = input(row - back);
+        } else if (position >= 0) {
+          before = load(a.slots[index].conv_input + (position % KdaSlot::kRing * 3 + part) * D + column);
+        }
+        window[kTaps - 1 - back] = before;
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n + 1 < kTaps; ++n) window[n] = window[n + 1];
+    }
+    window[kTaps - 1] = own;
+
+    float y[kPerThread], squares = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(tap[n][t], bf16_to_float(window[t].x[n]), sum);
+      y[n] = silu(sum);
+      squares = __fmaf_rn(y[n], y[n], squares);
+    }
+    float scale = 1.0f;
+    if (part < 2) scale = rsqrt(warp_sum(squares) + 1e-6f);
+    if (part == 0) scale *= 0.08838834764831845f;  // 128^-½
+    Four out;
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) out.x[n] = float_to_bf16(y[n] * scale);
+    *reinterpret_cast<Four*>(a.out[part] + row * D + column) = out;
+  }
+}
+
+struct NormGateParameters {
+  const float* o;     // [rows, heads, 128]
+  const bf16* gate;   // likewise
+  const float* norm;  // [128]
+  bf16* y;
+  float eps;
+  int64_t units;  // rows · heads
+};
+
+__global__ void __launch_bounds__(kThreads) kda_norm_gate_kernel(const NormGateParameters a) {
+  const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (unit >= a.units) return;
+  const int d = threadIdx.x % kWarp * kPerThread;
+  const float4 four = *reinterpret_cast<const float4*>(a.o + unit * kHead + d);
+  const float4 weight = *reinterpret_cast<const float4*>(a.norm + d);
+  const Four gate = load(a.gate + unit * kHead + d);
+  const float o[kPerThread] = {four.x, four.y, four.z, four.w};
+  const float norm[kPerThread] = {weight.x, weight.y, weight.z, weight.w};
+  float squares = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kPerThread; ++n) squares = __fmaf_rn(o[n], o[n], squares);
+  const float scale = rsqrt(warp_sum(squares) / kHead + a.eps);
+  Four y;
+#pragma unroll
+  for (int n = 0; n < kPerThread; ++n)
+    y.x[n] = float_to_bf16(o[n] * scale * norm[n] * sigmoid(bf16_to_float(gate.x[n])));
+  *reinterpret_cast<Four*>(a.y + unit * kHead + d) = y;
+}
+
+}  // namespace
+
+void launch_kda_decay(const KdaProjectArgs& args, cudaStream_t stream) {
+  const int heads = args.config.num_heads;
+  const DecayParameters p{.a_log = args.weights.a_log,
+                          .dt_bias = args.weights.dt_bias,
+                          .g = args.g,
+                          .beta = args.beta,
+                          .bounded = args.config.gate_lower_bound.has_value(),
+                          .bound = args.config.gate_lower_bound.value_or(0.0f),
+                          .rows = args.rows,
+                          .heads = heads};
+  kda_decay_kernel<<<blocks(int64_t{args.rows} * heads, kWarps), kThreads, 0, stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching kda_decay");
+}
+
+void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots, cudaStream_t stream) {
+  constexpr int kManyRows = 1024;  // from here on there are warps enough for runs of rows
+  const int heads = args.config.num_heads, run = rows.rows >= kManyRows ? 8 : 1;
+  const ConvParameters p{.rows = rows,
+                         .slots = slots,
+                         .taps = {args.weights.conv_q, args.weights.conv_k, args.weights.conv_v},
+                         .conv_input = args.conv_input,
+                         .out = {args.q, args.k, args.v},
+                         .heads = heads,
+                         .run = run};
+  kda_conv_kernel<<<dim3(blocks(rows.rows, run), blocks(3 * heads, kWarps)), kThreads, 0, stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching kda_conv");
+}
+
+void launch_kda_norm_gate(const KdaOutputArgs& args, bf16* y, cudaStream_t stream) {
+  const int64_t units = int64_t{args.rows} * args.config.num_heads;
+  const NormGateParameters p{
+      .o = args.o, .gate = args.gate, .norm = args.weights.o_norm, .y = y, .eps = args.eps, .units = units};
+  kda_norm_gate_kernel<<<blocks(units, kWarps), kThreads, 0, stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching kda_norm_gate");
+}
+
+}  // namespace perigee::cuda
