@@ -6,6 +6,7 @@
 #include "ops/cpu/backend.h"
 #include "ops/cpu/matmul.h"
 #include "ops/elementary.h"
+#include "ops/order_key.h"
 
 namespace perigee::cpu {
 
@@ -26,13 +27,6 @@ float quantise(IndexKeyFormat format, const float* x, bf16* out) {
   uint8_t values[2 * kIndexDim], scales[4];
   encode_index_key(format, x, values, scales);
   return decode_index_key(format, values, scales, out);
-}
-
-// A bf16 score as an integer whose descending order is the selection rule's: larger scores first, −0 = +0,
-// NaN last.
-uint32_t order_key(bf16 score) {
-  if ((score & 0x7FFFu) > 0x7F80u) return 0;
-  return (score & 0x8000u) ? 0x8000u - (score & 0x7FFFu) : 0x8000u + score;
 }
 }  // namespace
 
