@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "formats/host_device.h"
+#include "base/host_device.h"
 #include "ops/cuda/split_operand.h"
 #include "ops/cuda/step_tables.h"
 #include "ops/ops.h"
