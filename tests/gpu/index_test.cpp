@@ -67,7 +67,8 @@ TEST(GpuIndexSelect, HeadsInAnyNumber) {
   }
 }
 
-// bf16 rounds both of two scores by up to 2^-9 of their size; 1e-4 for the sum of terms of both signs.
+// Scores that round to the same bf16 lie within one unit, up to 2^-7 of their size; 1e-4 for the sum of terms
+// of both signs.
 TEST(GpuIndexSelect, EveryFormatWithinARoundingOfTheScores) {
   for (IndexKeyFormat format : {IndexKeyFormat::kBf16, IndexKeyFormat::kFp8, IndexKeyFormat::kMxfp4}) {
     Random random(9);
@@ -75,7 +76,7 @@ TEST(GpuIndexSelect, EveryFormatWithinARoundingOfTheScores) {
     c.add(random, 700, 3);
     c.add(random, 66, 2);
     c.add(random, 1000, 9);
-    EXPECT_LT(c.worst_gap(c.run(test::gpu())), 0x1p-8 + 1e-4) << index_key_format_name(format);
+    EXPECT_LT(c.worst_gap(c.run(test::gpu())), 0x1p-7 + 1e-4) << index_key_format_name(format);
     expect_rows_alone(c, std::string(index_key_format_name(format)));
   }
 }

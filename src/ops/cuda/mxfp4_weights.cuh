@@ -52,13 +52,13 @@ struct Mxfp4Expert {
       const int64_t row = first_output + from.output;
       const int column = k + block * kMxfp4Block;
       const bool exists = row < outputs && column < k_end;
-      const uint8_t* packed = exists ? values[from.matrix] + row * (stride / 2) + column / 2 : values[0];
+      const uint8_t* packed = exists ? pick(values, from.matrix) + row * (stride / 2) + column / 2 : values[0];
       copy_piece(reinterpret_cast<bf16*>(stage + tile_row * kRowBytes + block * 16),
                  reinterpret_cast<const bf16*>(packed), exists);
       // A scale is one byte, which no asynchronous copy can be: it is in place before the next barrier all
       // the same.
       stage[kTileRows * kRowBytes + tile_row * 4 + block] =
-          exists ? scales[from.matrix][row * (stride / kMxfp4Block) + column / kMxfp4Block] : uint8_t{0};
+          exists ? pick(scales, from.matrix)[row * (stride / kMxfp4Block) + column / kMxfp4Block] : uint8_t{0};
     }
   }
 

@@ -32,6 +32,16 @@ __device__ void copy_tile(bf16* tile, int thread, int k, int k_end, const bf16* 
   }
 }
 
+// x[which] without an array in local memory.
+template <typename T>
+__device__ T pick(const T (&x)[1], int) {
+  return x[0];
+}
+template <typename T>
+__device__ T pick(const T (&x)[2], int which) {
+  return which == 0 ? x[0] : x[1];
+}
+
 // Where row `tile_row` of a tile of weights comes from.
 template <int kMatrices, int kGroup>
 struct TileRow {
@@ -249,7 +259,7 @@ struct DenseWeights {
     copy_tile<kTileRows, kThreads>(reinterpret_cast<bf16*>(stage), thread, k, k_end, w[0], [&](int tile_row) {
       const TileRow<kMatrices, kGroup> at(tile_row);
       const int output = first_output + at.output;
-      return output < outputs ? w[at.matrix] + output * stride : nullptr;
+      return output < outputs ? pick(w, at.matrix) + output * stride : nullptr;
     });
   }
   template <int kTileRows, int kThreads, int kGroup>
