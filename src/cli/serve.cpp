@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
-#include <ctime>
-#include <filesystem>
 
-#include "cache/cached_sequence.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
+#include "cli/served_model.h"
 #include "cli/streams.h"
 #include "cli/validators.h"
 #include "serve/api.h"
@@ -26,9 +24,8 @@ struct Flags {
   ModelFlags model;
   serve::HttpOptions http;
   serve::ApiOptions api;
-  std::vector<std::string> names;
-  std::string allowed_origins, chat_kwargs, metrics_compat = "none", ignored_text;
-  int64_t max_model_len = 0;
+  ServedModelFlags served;
+  std::string allowed_origins, metrics_compat = "none", ignored_text;
   int max_num_seqs = 64, max_num_batched_tokens = 512, shutdown_timeout = 30;
   bool prefix_caching = true, no_prefix_caching = false, no_access_log = false, ignored = false;
 };
@@ -48,53 +45,6 @@ std::vector<std::string> read_origins(const std::string& text) {
     out.emplace_back(origin.get_string());
   }
   return out;
-}
-
-boost::json::object read_object(const std::string& flag, const std::string& text) {
-  if (text.empty()) return {};
-  boost::system::error_code error;
-  boost::json::value value = boost::json::parse(text, error);
-  if (error || !value.is_object()) fail(ErrorCode::kUsage, "{} {}: give a JSON object", flag, text);
-  return std::move(value.get_object());
-}
-
-// The longest sequence that the cache holds alone, up to the model's context.
-int64_t longest_sequence(Runner& runner) {
-  const int64_t context = runner.config().max_position_embeddings, rows = runner.pool().rows();
-  int64_t fits = 0, too_long = context + 1;
-  while (too_long - fits > 1) {
-    const int64_t middle = fits + (too_long - fits) / 2;
-    (CachedSequence::most_rows(runner.pool().plan(), middle) <= rows ? fits : too_long) = middle;
-  }
-  return fits;
-}
-
-serve::ServedModel served_model(const Flags& f, const ChatModel& chat, Runner& runner) {
-  std::string folder = f.model.model;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  serve::ServedModel model{.names = f.names,
-                           .root = folder,
-                           .tokenizer = chat.tokenizer(),
-                           .format = make_chat_format(chat.tokenizer()),
-                           .token_tree = std::make_shared<TokenTree>(chat.tokenizer().vocabulary()),
-                           .stop_ids = chat.stop_ids(runner.config()),
-                           .max_model_len = longest_sequence(runner),
-                           .created = std::time(nullptr),
-                           .defaults = SamplingFlags{}.params(f.model.model),
-                           .chat_defaults = read_object("--default-chat-template-kwargs", f.chat_kwargs),
-                           .numerics = runner.numerics(),
-                           .version = PERIGEE_VERSION};
-  if (model.names.empty()) model.names = {folder};
-  if (f.max_model_len > 0) {
-    if (f.max_model_len > model.max_model_len)
-      fail(ErrorCode::kUsage,
-           "--max-model-len {}: the model's context is {}, and the cache holds {} tokens of one answer; "
-           "lower it, or "
-           "raise --cache-memory",
-           f.max_model_len, runner.config().max_position_embeddings, model.max_model_len);
-    model.max_model_len = f.max_model_len;
-  }
-  return model;
 }
 
 // Waits, on the I/O thread, until nothing is under way, or until `deadline`, and stops.
@@ -134,7 +84,7 @@ int run_serve(Flags& f) {
   EngineOptions options;
   options.scheduler.max_num_seqs = f.max_num_seqs;
   options.scheduler.max_num_batched_tokens = std::max(f.max_num_batched_tokens, f.max_num_seqs);
-  const serve::ServedModel model = served_model(f, chat, runner);
+  const serve::ServedModel model = f.served.make(f.model, chat, runner);
   serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
                              options);
   serve::Api api(model, engine, f.api);
@@ -182,9 +132,6 @@ void add_flags(CLI::App& app, Flags& f) {
   in(kServer, app.add_option("--api-key", f.api.api_keys,
                              "clients must send it; may be given again, or as PERIGEE_API_KEY")
                   ->check(not_empty()));
-  in(kServer, app.add_option("--served-model-name", f.names,
-                             "names of the model in the API; the first is the one in answers")
-                  ->default_str("MODEL as given"));
   in(kServer, app.add_option("--allowed-origins", f.allowed_origins, "CORS: a JSON list, e.g. '[\"*\"]'"));
   in(kServer,
      app.add_option("--ssl-certfile", f.http.certificate_file, "PEM certificate chain: serve https"));
@@ -202,10 +149,8 @@ void add_flags(CLI::App& app, Flags& f) {
   in(kServer, app.add_flag("--disable-access-log", f.no_access_log, "no line of JSON per request on stderr"));
   in(kServer, app.add_option("--metrics-compat", f.metrics_compat, "vllm: /metrics has vLLM's names too")
                   ->check(CLI::IsMember({"none", "vllm"})));
+  f.served.add_to(app);
   const char* kEngine = "Engine";
-  in(kEngine, app.add_option("--max-model-len", f.max_model_len, "tokens of prompt and answer together")
-                  ->transform(whole_number(2, 1 << 30))
-                  ->default_str("the model's"));
   in(kEngine, app.add_option("--max-num-seqs", f.max_num_seqs, "answers computed at once")
                   ->transform(whole_number(1, 256)));
   in(kEngine, app.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "tokens of one step")
@@ -213,8 +158,6 @@ void add_flags(CLI::App& app, Flags& f) {
   in(kEngine, app.add_flag("--enable-prefix-caching", f.prefix_caching,
                            "reuse the prefixes of earlier prompts (the default)"));
   in(kEngine, app.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt whole"));
-  in(kEngine, app.add_option("--default-chat-template-kwargs", f.chat_kwargs,
-                             "JSON object: thinking, thinking_effort where a request has none"));
   const char* kAccepted = "Accepted as vLLM has them";
   for (const char* name : {"--enable-auto-tool-choice", "--trust-remote-code"})
     in(kAccepted, app.add_flag(name, f.ignored,

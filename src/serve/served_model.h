@@ -15,6 +15,9 @@
 
 namespace perigee::serve {
 
+// system_fingerprint of the answers.
+inline std::string fingerprint(const NumericsIdentity& numerics) { return "perigee-" + numerics.digest; }
+
 struct ServedModel {
   std::vector<std::string> names;  // the first is the one in answers
   std::string root;                // the folder

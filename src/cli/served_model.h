@@ -1,0 +1,23 @@
+// A model folder as the API serves it: what `serve` and `generate --batch` have in common.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/conversation.h"
+#include "cli/flags.h"
+#include "serve/served_model.h"
+
+namespace perigee::cli {
+
+struct ServedModelFlags {
+  std::vector<std::string> names;
+  std::string chat_kwargs;
+  int64_t max_model_len = 0;
+
+  void add_to(CLI::App& app);
+  serve::ServedModel make(const ModelFlags& flags, const ChatModel& chat, Runner& runner) const;
+};
+
+}  // namespace perigee::cli
