@@ -32,12 +32,13 @@ int64_t longest_sequence(Runner& runner) {
 }  // namespace
 
 void ServedModelFlags::add_to(CLI::App& app) {
-  app.add_option("--served-model-name", names,
+  app.add_option("--served-model-name,-a,--alias", names,
                  "names of the model in the API; the first is the one in answers")
       ->default_str("MODEL as given")
       ->group("API");
-  app.add_option("--max-model-len", max_model_len, "tokens of prompt and answer together")
-      ->transform(whole_number(2, 1 << 30))
+  app.add_option("--max-model-len,-c,--ctx-size", max_model_len,
+                 "tokens of prompt and answer together, e.g. 32768, 32k (32,000) or 32K (32,768)")
+      ->transform(token_count(2, 1 << 30, {"auto", "-1", "0"}))
       ->default_str("the model's")
       ->group("API");
   app.add_option("--default-chat-template-kwargs", chat_kwargs,
@@ -58,6 +59,7 @@ serve::ServedModel ServedModelFlags::make(const ModelFlags& flags, const ChatMod
                            .max_model_len = longest_sequence(runner),
                            .created = std::time(nullptr),
                            .defaults = SamplingFlags{}.params(flags.model),
+                           .seed = seed,
                            .chat_defaults = read_object("--default-chat-template-kwargs", chat_kwargs),
                            .numerics = runner.numerics(),
                            .version = PERIGEE_VERSION};

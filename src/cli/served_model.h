@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct ServedModelFlags {
   std::vector<std::string> names;
   std::string chat_kwargs;
   int64_t max_model_len = 0;
+  std::optional<uint64_t> seed = std::nullopt;  // --seed of serve alone: generate's is of its prompt
 
   void add_to(CLI::App& app);
   serve::ServedModel make(const ModelFlags& flags, const ChatModel& chat, Runner& runner) const;
