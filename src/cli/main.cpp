@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/spelling.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/familiar_flags.h"
 #include "cli/streams.h"
 
@@ -84,7 +85,8 @@ int run(int argc, char** argv) {
   perigee::cli::add_replay(app, action);
   perigee::cli::add_bench(app, action);
   try {
-    std::vector<std::string> args = perigee::cli::spell_out({argv + 1, argv + argc});
+    std::vector<std::string> args = perigee::cli::with_config_file(
+        *app.get_subcommand("serve"), perigee::cli::spell_out({argv + 1, argv + argc}));
     std::reverse(args.begin(), args.end());  // as CLI11 takes them
     app.parse(std::move(args));
   } catch (const CLI::Success& e) {

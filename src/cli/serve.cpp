@@ -26,7 +26,7 @@ struct Flags {
   serve::HttpOptions http;
   serve::ApiOptions api;
   ServedModelFlags served;
-  std::string allowed_origins, metrics_compat = "none", log_level = "info";
+  std::string allowed_origins, metrics_compat = "none", config, log_level = "info";
   FamiliarFlags familiar;
   int max_num_seqs = 64, max_num_batched_tokens = 512, shutdown_timeout = 30;
   bool prefix_caching = true, no_prefix_caching = false, no_access_log = false;
@@ -118,6 +118,9 @@ void add_flags(CLI::App& app, Flags& f) {
     option->group(group);
     return option;
   };
+  // What it says is among the arguments by now (config_file.h).
+  app.add_option("--config", f.config,
+                 "YAML or JSON file of flags and values; the command line goes before it");
   const char* kServer = "Server";
   in(kServer, app.add_option("--host", f.http.host, "address to listen on; 0.0.0.0 for all"));
   in(kServer, app.add_option("--port", f.http.port, "0 takes a free one")->transform(whole_number(0, 65535)));

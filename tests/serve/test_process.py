@@ -188,6 +188,57 @@ def test_the_model_by_flag(size, tokens):
         assert server.stop() == 0
 
 
+CONFIG = f"""# as vLLM has it
+model: {MODEL}
+served_model_name: [from-file, second]
+max-model-len: 4k
+ctx-size: null
+disable-access-log: true
+enforce-eager: yes
+jinja: false
+default-chat-template-kwargs: {{thinking: false}}
+allowed-origins: '["*"]'
+"""
+
+
+def test_flags_from_a_file(tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text(CONFIG)
+    with Server("--config", file, model=[]) as server:
+        assert [(m["id"], m["max_model_len"]) for m in models_of(server)] == [("from-file", 4000), ("second", 4000)]
+        answer = json.load(post(server, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}))
+        assert "reasoning" not in answer["choices"][0]["message"]
+        assert server.stop() == 0
+        assert "--enforce-eager has no effect" in server.log and "--jinja" not in server.log and "{" not in server.log
+    # The command line goes before the file, under whatever name.
+    with Server(f"--config={file}", "-c", "5k", "--alias", "mine", model=["-m", MODEL + "/"]) as server:
+        assert [(m["id"], m["max_model_len"], m["root"]) for m in models_of(server)] == [("mine", 5000, MODEL)]
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [
+        ("max-model-length: 3", "max-model-len"),
+        ("port: [", "--config"),
+        ("- port", "give names of flags"),
+        ("config: other.yaml", "'config' is no flag"),
+        ("port: 70000", "--port"),
+        ("enforce-eager: 3", "enforce-eager is 3"),
+        ("port: 1\nport: 2", "twice"),
+        ("model: 3", "model is not a text"),
+        ("gpu_memory_utilization: lots", "--gpu-memory-utilization"),
+    ],
+)
+def test_files_of_flags_that_cannot_be(tmp_path, text, word):
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    done = subprocess.run([BINARY, "serve", MODEL, "--config", file], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and word in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    done = subprocess.run([BINARY, "serve", MODEL, "--config", tmp_path / "absent"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "absent" in done.stderr
+
+
 def test_a_long_prompt_does_not_hold_up_health():
     """2,000 messages are read and tokenised while /health answers."""
     with Server("--disable-access-log") as server:
