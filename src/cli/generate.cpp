@@ -1,4 +1,4 @@
-// perigee generate: one prompt, one answer, as text or JSON.
+// perigee generate: one prompt, one answer, as text or JSON; or a file of requests (generate_batch.h).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flags.h"
+#include "cli/generate_batch.h"
 #include "cli/json.h"
 #include "cli/prefill_progress.h"
 #include "cli/validators.h"
@@ -23,6 +24,7 @@ namespace {
 struct Flags {
   ModelFlags model;
   SamplingFlags sampling;
+  BatchFlags batch;
   std::string prompt, system, tools, thinking = "on";
   int logprobs = -1;
   bool json = false;
@@ -79,7 +81,9 @@ void print_text(const ParsedMessage& m) {
 }
 
 int run_generate(const Flags& f) {
-  if (f.prompt.empty()) fail(ErrorCode::kUsage, "--prompt is empty; say something to the model");
+  if (!f.batch.requests.empty()) return generate_batch(f.model, f.batch);
+  if (f.prompt.empty())
+    fail(ErrorCode::kUsage, "nothing to answer; give --prompt TEXT, or --batch FILE --out FILE");
   const std::optional<ChatModel> chat = load_chat(f.model);
   if (!chat && !(f.system.empty() && f.tools.empty() && f.sampling.stop.empty()))
     fail(ErrorCode::kUsage, "--system, --tools and --stop speak of text, and {} has no tokenizer",
@@ -160,13 +164,21 @@ int run_generate(const Flags& f) {
   return 0;
 }
 
+// The options that were added after the first `count`.
+std::vector<CLI::Option*> options_since(CLI::App& app, size_t count) {
+  std::vector<CLI::Option*> all = app.get_options();
+  all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(count));
+  return all;
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app, Action& run) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* sub = app.add_subcommand("generate", "one prompt, one answer");
+  CLI::App* sub = app.add_subcommand("generate", "one prompt, one answer; or a file of requests");
   flags->model.add_to(*sub);
-  sub->add_option("--prompt", flags->prompt, "what the user says")->required();
+  const size_t model_options = sub->get_options().size();
+  sub->add_option("--prompt", flags->prompt, "what the user says");
   sub->add_option("--system", flags->system, "system message");
   sub->add_option("--tools", flags->tools, "file with a JSON array of OpenAI tool objects")
       ->check(not_empty());
@@ -176,7 +188,18 @@ void add_generate(CLI::App& app, Action& run) {
       ->transform(whole_number(0, 20));
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   flags->sampling.add_to(*sub);
-  sub->callback([flags, &run] { run = [flags] { return run_generate(*flags); }; });
+  const std::vector<CLI::Option*> of_prompt = options_since(*sub, model_options);
+  flags->batch.add_to(*sub);
+  const std::vector<CLI::Option*> of_batch = options_since(*sub, model_options + of_prompt.size());
+  sub->callback([=, &run] {
+    const bool batch = !flags->batch.requests.empty();
+    for (const CLI::Option* option : batch ? of_prompt : of_batch)
+      if (*option)
+        fail(ErrorCode::kUsage, "{} goes with --{}, not with --{}{}", option->get_name(),
+             batch ? "prompt" : "batch", batch ? "batch" : "prompt",
+             batch ? ": there every request says it for itself" : "");
+    run = [flags] { return run_generate(*flags); };
+  });
 }
 
 }  // namespace perigee::cli

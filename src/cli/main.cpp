@@ -1,6 +1,7 @@
 // The perigee command. An error is one clear line on stderr: exit status 2 for usage, 1 for everything else.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -8,6 +9,8 @@
 #include "base/error.h"
 #include "base/spelling.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
+#include "cli/familiar_flags.h"
 #include "cli/streams.h"
 
 using perigee::cli::flush_stdout;
@@ -82,7 +85,10 @@ int run(int argc, char** argv) {
   perigee::cli::add_replay(app, action);
   perigee::cli::add_bench(app, action);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> args = perigee::cli::with_config_file(
+        *app.get_subcommand("serve"), perigee::cli::spell_out({argv + 1, argv + argc}));
+    std::reverse(args.begin(), args.end());  // as CLI11 takes them
+    app.parse(std::move(args));
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {

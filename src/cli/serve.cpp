@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
-#include <ctime>
-#include <filesystem>
 
-#include "cache/cached_sequence.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/familiar_flags.h"
 #include "cli/flags.h"
+#include "cli/served_model.h"
 #include "cli/streams.h"
 #include "cli/validators.h"
 #include "serve/api.h"
@@ -26,11 +25,11 @@ struct Flags {
   ModelFlags model;
   serve::HttpOptions http;
   serve::ApiOptions api;
-  std::vector<std::string> names;
-  std::string allowed_origins, chat_kwargs, metrics_compat = "none", ignored_text;
-  int64_t max_model_len = 0;
+  ServedModelFlags served;
+  std::string allowed_origins, metrics_compat = "none", config, log_level = "info";
+  FamiliarFlags familiar;
   int max_num_seqs = 64, max_num_batched_tokens = 512, shutdown_timeout = 30;
-  bool prefix_caching = true, no_prefix_caching = false, no_access_log = false, ignored = false;
+  bool prefix_caching = true, no_prefix_caching = false, no_access_log = false;
 };
 
 // vLLM's form: a JSON list of strings.
@@ -50,53 +49,6 @@ std::vector<std::string> read_origins(const std::string& text) {
   return out;
 }
 
-boost::json::object read_object(const std::string& flag, const std::string& text) {
-  if (text.empty()) return {};
-  boost::system::error_code error;
-  boost::json::value value = boost::json::parse(text, error);
-  if (error || !value.is_object()) fail(ErrorCode::kUsage, "{} {}: give a JSON object", flag, text);
-  return std::move(value.get_object());
-}
-
-// The longest sequence that the cache holds alone, up to the model's context.
-int64_t longest_sequence(Runner& runner) {
-  const int64_t context = runner.config().max_position_embeddings, rows = runner.pool().rows();
-  int64_t fits = 0, too_long = context + 1;
-  while (too_long - fits > 1) {
-    const int64_t middle = fits + (too_long - fits) / 2;
-    (CachedSequence::most_rows(runner.pool().plan(), middle) <= rows ? fits : too_long) = middle;
-  }
-  return fits;
-}
-
-serve::ServedModel served_model(const Flags& f, const ChatModel& chat, Runner& runner) {
-  std::string folder = f.model.model;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  serve::ServedModel model{.names = f.names,
-                           .root = folder,
-                           .tokenizer = chat.tokenizer(),
-                           .format = make_chat_format(chat.tokenizer()),
-                           .token_tree = std::make_shared<TokenTree>(chat.tokenizer().vocabulary()),
-                           .stop_ids = chat.stop_ids(runner.config()),
-                           .max_model_len = longest_sequence(runner),
-                           .created = std::time(nullptr),
-                           .defaults = SamplingFlags{}.params(f.model.model),
-                           .chat_defaults = read_object("--default-chat-template-kwargs", f.chat_kwargs),
-                           .numerics = runner.numerics(),
-                           .version = PERIGEE_VERSION};
-  if (model.names.empty()) model.names = {folder};
-  if (f.max_model_len > 0) {
-    if (f.max_model_len > model.max_model_len)
-      fail(ErrorCode::kUsage,
-           "--max-model-len {}: the model's context is {}, and the cache holds {} tokens of one answer; "
-           "lower it, or "
-           "raise --cache-memory",
-           f.max_model_len, runner.config().max_position_embeddings, model.max_model_len);
-    model.max_model_len = f.max_model_len;
-  }
-  return model;
-}
-
 // Waits, on the I/O thread, until nothing is under way, or until `deadline`, and stops.
 void drain(serve::HttpServer& server, serve::Api& api, double seconds_left) {
   constexpr double kPause = 0.05;
@@ -109,9 +61,11 @@ void drain(serve::HttpServer& server, serve::Api& api, double seconds_left) {
 }
 
 int run_serve(Flags& f) {
+  f.familiar.report(f.model.model);
   const ChatModel chat(f.model.model);
   f.api.allowed_origins = read_origins(f.allowed_origins);
-  f.api.access_log = !f.no_access_log;
+  f.api.access_log =
+      !f.no_access_log && f.log_level[0] != 'w' && f.log_level[0] != 'e' && f.log_level[0] != 'c';
   f.api.vllm_metrics = f.metrics_compat == "vllm";
   if (const char* key = std::getenv("PERIGEE_API_KEY"); key && *key) f.api.api_keys.emplace_back(key);
   if (f.http.certificate_file.empty() != f.http.key_file.empty())
@@ -134,7 +88,7 @@ int run_serve(Flags& f) {
   EngineOptions options;
   options.scheduler.max_num_seqs = f.max_num_seqs;
   options.scheduler.max_num_batched_tokens = std::max(f.max_num_batched_tokens, f.max_num_seqs);
-  const serve::ServedModel model = served_model(f, chat, runner);
+  const serve::ServedModel model = f.served.make(f.model, chat, runner);
   serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
                              options);
   serve::Api api(model, engine, f.api);
@@ -159,36 +113,25 @@ int run_serve(Flags& f) {
   return 0;
 }
 
-CLI::Validator only(const std::string& value, const std::string& why) {
-  return CLI::Validator(
-      [value, why](std::string& text) {
-        return text == value ? std::string() : fmt::format("'{}' is not supported: {}", text, why);
-      },
-      "");
-}
-
-CLI::Validator not_yet(const std::string& why) {
-  return CLI::Validator([why](std::string&) { return "is not supported by this build: " + why; }, "");
-}
-
 void add_flags(CLI::App& app, Flags& f) {
   const auto in = [](const char* group, CLI::Option* option) {
     option->group(group);
     return option;
   };
+  // What it says is among the arguments by now (config_file.h).
+  app.add_option("--config", f.config,
+                 "YAML or JSON file of flags and values; the command line goes before it");
   const char* kServer = "Server";
   in(kServer, app.add_option("--host", f.http.host, "address to listen on; 0.0.0.0 for all"));
   in(kServer, app.add_option("--port", f.http.port, "0 takes a free one")->transform(whole_number(0, 65535)));
   in(kServer, app.add_option("--api-key", f.api.api_keys,
                              "clients must send it; may be given again, or as PERIGEE_API_KEY")
+                  ->allow_extra_args(false)
                   ->check(not_empty()));
-  in(kServer, app.add_option("--served-model-name", f.names,
-                             "names of the model in the API; the first is the one in answers")
-                  ->default_str("MODEL as given"));
   in(kServer, app.add_option("--allowed-origins", f.allowed_origins, "CORS: a JSON list, e.g. '[\"*\"]'"));
-  in(kServer,
-     app.add_option("--ssl-certfile", f.http.certificate_file, "PEM certificate chain: serve https"));
-  in(kServer, app.add_option("--ssl-keyfile", f.http.key_file, "its key"));
+  in(kServer, app.add_option("--ssl-certfile,--ssl-cert-file", f.http.certificate_file,
+                             "PEM certificate chain: serve https"));
+  in(kServer, app.add_option("--ssl-keyfile,--ssl-key-file", f.http.key_file, "its key"));
   in(kServer, app.add_option("--shutdown-timeout", f.shutdown_timeout,
                              "seconds that requests have to finish after SIGTERM")
                   ->transform(whole_number(0, 1 << 20)));
@@ -199,50 +142,25 @@ void add_flags(CLI::App& app, Flags& f) {
   in(kServer,
      app.add_option("--keep-alive", f.http.limits.idle_seconds, "seconds that an idle connection stays open")
          ->transform(whole_number(1, 1 << 20)));
-  in(kServer, app.add_flag("--disable-access-log", f.no_access_log, "no line of JSON per request on stderr"));
+  in(kServer, app.add_flag("--disable-access-log,--disable-uvicorn-access-log", f.no_access_log,
+                           "no line of JSON per request on stderr"));
+  in(kServer, app.add_option("--uvicorn-log-level", f.log_level, "above info: no line per request either")
+                  ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"})));
   in(kServer, app.add_option("--metrics-compat", f.metrics_compat, "vllm: /metrics has vLLM's names too")
                   ->check(CLI::IsMember({"none", "vllm"})));
+  f.served.add_to(app);
+  in("API", app.add_option("--seed", f.served.seed, "of requests without one; each draws its own when absent")
+                ->transform(whole_number(0)));
   const char* kEngine = "Engine";
-  in(kEngine, app.add_option("--max-model-len", f.max_model_len, "tokens of prompt and answer together")
-                  ->transform(whole_number(2, 1 << 30))
-                  ->default_str("the model's"));
-  in(kEngine, app.add_option("--max-num-seqs", f.max_num_seqs, "answers computed at once")
+  in(kEngine, app.add_option("--max-num-seqs,--parallel", f.max_num_seqs, "answers computed at once")
                   ->transform(whole_number(1, 256)));
-  in(kEngine, app.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "tokens of one step")
-                  ->transform(whole_number(16, 1 << 20)));
+  in(kEngine, app.add_option("--max-num-batched-tokens,-b,--batch-size", f.max_num_batched_tokens,
+                             "tokens of one step")
+                  ->transform(token_count(16, 1 << 20)));
   in(kEngine, app.add_flag("--enable-prefix-caching", f.prefix_caching,
                            "reuse the prefixes of earlier prompts (the default)"));
   in(kEngine, app.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt whole"));
-  in(kEngine, app.add_option("--default-chat-template-kwargs", f.chat_kwargs,
-                             "JSON object: thinking, thinking_effort where a request has none"));
-  const char* kAccepted = "Accepted as vLLM has them";
-  for (const char* name : {"--enable-auto-tool-choice", "--trust-remote-code"})
-    in(kAccepted, app.add_flag(name, f.ignored,
-                               "nothing to switch on: tool calls are always parsed, no remote code runs"));
-  for (const char* name : {"--tool-call-parser", "--reasoning-parser"})
-    in(kAccepted, app.add_option(name, f.ignored_text, "the model's vocabulary decides")
-                      ->check(CLI::IsMember({"auto", "kimi_k3", "kimi_k2"})));
-  for (const char* name : {"--tensor-parallel-size", "--decode-context-parallel-size",
-                           "--pipeline-parallel-size", "--data-parallel-size"})
-    in(kAccepted, app.add_option(name, f.ignored_text, "1")
-                      ->check(only("1", "this build computes on one rank; give 1")));
-  const char* kNotYet = "Not in this build";
-  const std::pair<const char*, const char*> refused[] = {
-      {"--speculative-config", "there are no draft models"},
-      {"--kv-transfer-config", "prefill and decode run in one engine"},
-      {"--lora-modules", "there are no adapters"},
-      {"--gpu-memory-utilization", "it computes on the CPU; see --cache-memory"},
-      {"--mla-prefill", "prefill is absorbed"},
-      {"--block-size", "the planner chooses it"},
-      {"--seed", "give each request its own"},
-      {"--config", "give flags on the command line"}};
-  for (const auto& [name, why] : refused)
-    in(kNotYet, app.add_option(name, f.ignored_text, why)->check(not_yet(why)));
-  for (const char* name : {"--enable-lora", "--enable-expert-parallel"})
-    in(kNotYet,
-       app.add_flag_callback(
-           name, [name] { fail(ErrorCode::kUsage, "{} is not supported by this build; leave it out", name); },
-           "one rank, no adapters"));
+  f.familiar.add_to(app);
 }
 
 }  // namespace

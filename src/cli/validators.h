@@ -46,6 +46,31 @@ inline CLI::Validator one_of(const std::vector<uint64_t>& values) {
   return CLI::Validator(check, "in {" + list + "}");
 }
 
+// A number of tokens as vLLM takes it: whole, or with a unit, of a thousand in lower case (4k, 25.6k, 1m) and
+// of 1,024 in upper case (4K, 1M). Words of `automatic` become 0.
+inline CLI::Validator token_count(uint64_t low, uint64_t high, std::vector<std::string> automatic = {}) {
+  const auto check = [=](std::string& text) -> std::string {
+    if (std::find(automatic.begin(), automatic.end(), text) != automatic.end()) {
+      text = "0";
+      return "";
+    }
+    constexpr std::string_view kUnits = "kmgKMG";
+    const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
+    if (unit == std::string_view::npos) return whole_number(low, high)(text);
+    double count = 0;
+    const char* end = text.data() + text.size() - 1;
+    const auto [stop, error] = std::from_chars(text.data(), end, count, std::chars_format::fixed);
+    for (size_t power = 0; power <= unit % 3; ++power) count *= unit < 3 ? 1000 : 1024;
+    if (error != std::errc() || stop != end || !(count >= static_cast<double>(low)) ||
+        !(count <= static_cast<double>(high)))
+      return fmt::format("'{}' is not a number of tokens from {} to {}, e.g. 4096, 4k or 4K", text, low,
+                         high);
+    text = std::to_string(static_cast<uint64_t>(count));
+    return "";
+  };
+  return CLI::Validator(check, fmt::format("from {}", low));
+}
+
 // A finite number from low to high.
 inline CLI::Validator number(double low, double high) {
   const auto check = [low, high](std::string& text) -> std::string {

@@ -130,7 +130,7 @@ class ChatEnvelope : public Envelope {
             {"object", json::string_view(object.data(), object.size())},
             {"created", shape_.created},
             {"model", shape_.model.name()},
-            {"system_fingerprint", "perigee-" + shape_.model.numerics.digest}};
+            {"system_fingerprint", fingerprint(shape_.model.numerics)}};
   }
 
   // One chunk, with the log-probabilities of `tokens`, and with the end of the answer.

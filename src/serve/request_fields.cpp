@@ -70,7 +70,7 @@ void read_generation_fields(BodyFields& body, const ServedModel& model, Request&
   if (const auto x = body.integer("top_k", -1, 1 << 30)) s.top_k = static_cast<int>(std::max<int64_t>(*x, 0));
   const auto seed =
       body.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
-  s.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
+  s.seed = seed ? static_cast<uint64_t>(*seed) : model.seed ? *model.seed : random_seed();
 
   LogitsParams& l = request.logits;
   const auto real = [&](std::string_view key, double low, double high, float& into) {

@@ -15,6 +15,9 @@
 
 namespace perigee::serve {
 
+// system_fingerprint of the answers.
+inline std::string fingerprint(const NumericsIdentity& numerics) { return "perigee-" + numerics.digest; }
+
 struct ServedModel {
   std::vector<std::string> names;  // the first is the one in answers
   std::string root;                // the folder
@@ -25,6 +28,7 @@ struct ServedModel {
   int64_t max_model_len = 0;                    // tokens of prompt and answer together
   int64_t created = 0;                          // seconds since 1970
   SampleParams defaults;                        // of generation_config.json
+  std::optional<uint64_t> seed;                 // of requests without one; none: each draws its own
   boost::json::object chat_defaults;            // of chat_template_kwargs
   NumericsIdentity numerics;
   std::string version;

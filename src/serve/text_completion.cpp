@@ -83,7 +83,7 @@ class CompletionEnvelope : public Envelope {
             {"object", "text_completion"},
             {"created", shape_.created},
             {"model", shape_.model.name()},
-            {"system_fingerprint", "perigee-" + shape_.model.numerics.digest}};
+            {"system_fingerprint", fingerprint(shape_.model.numerics)}};
   }
 
   // A choice with what `delta` adds to it; the echo of the prompt stands before the first.

@@ -1,6 +1,6 @@
 // A model's answer, parsed token by token into reasoning, content and tool calls. One parser serves streaming
 // and whole answers: the deltas of push and flush, joined, are the message. Nothing a model writes is an
-// error: what does not form a whole, valid element stays text.
+// error: a whole element that is not valid stays text, and one that the answer's end cuts is left out.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class OutputParser {
     return delta;
   }
 
-  // The answer is over: what was held back, as text. Empty when called again.
+  // The answer is over: what was held back of its text. Empty when called again.
   Delta flush() {
     Delta delta;
     on_end(delta);

@@ -59,7 +59,13 @@ void K2OutputParser::on_token(int32_t id, Delta& delta) {
   }
 }
 
-void K2OutputParser::on_end(Delta& delta) { enter(Place::kContent, delta); }
+// A call that the end cuts is not shown.
+void K2OutputParser::on_end(Delta& delta) {
+  if (place_ >= Place::kCallName) place_ = Place::kSection;
+  call_name_.clear();
+  arguments_.clear();
+  enter(Place::kContent, delta);
+}
 
 void K2OutputParser::text(std::string_view bytes, Delta& delta) {
   if (place_ == Place::kCallName)
@@ -76,7 +82,7 @@ void K2OutputParser::enter(Place place, Delta& delta) {
   place_ = place;
 }
 
-// The call was cut off: its tokens are text.
+// No call: its tokens are text.
 void K2OutputParser::drop_call(Delta& delta) {
   std::string raw = "<|tool_call_begin|>" + std::exchange(call_name_, {});
   if (place_ == Place::kArguments) raw += "<|tool_call_argument_begin|>" + std::exchange(arguments_, {});

@@ -118,10 +118,7 @@ void K3OutputParser::on_token(int32_t id, Delta& delta) {
     release(stream_.flush(), delta);
     marker_ = id;
   } else if (id == sep_) {
-    if (marker_ >= 0)
-      end_tag(delta);
-    else
-      text("<|sep|>", delta);
+    if (marker_ >= 0) end_tag(delta);  // one without a tag before it says nothing
   } else if (id == end_ || id == eos_) {
     on_end(delta);
   } else if (id >= 0 && id < tokenizer_.vocabulary().base_size()) {
@@ -134,12 +131,11 @@ void K3OutputParser::on_token(int32_t id, Delta& delta) {
   }  // any other id is a control token without a meaning here: not text
 }
 
+// What the end cuts in two, a tag or a call, is not shown: half of it would be mark-up in the text.
 void K3OutputParser::on_end(Delta& delta) {
-  abandon_tag(delta);
-  if (place_ >= Place::kCall) {
-    place_ = Place::kTools;
-    text(std::exchange(call_, {}).raw, delta);
-  }
+  marker_ = -1;
+  tag_.clear();
+  call_ = {};
   release(stream_.flush(), delta);
   place_ = Place::kMessage;
 }
@@ -159,12 +155,11 @@ void K3OutputParser::release(std::string_view bytes, Delta& delta) {
   (place_ == Place::kThink ? delta.reasoning : delta.content) += replace_invalid_utf8(bytes);
 }
 
-// The tag being read turns out to be none.
+// The tag being read turns out to be none: what stands in it is text, its beginning is not.
 void K3OutputParser::abandon_tag(Delta& delta) {
   if (marker_ < 0) return;
-  const std::string literal = (marker_ == open_ ? "<|open|>" : "<|close|>") + std::exchange(tag_, {});
   marker_ = -1;
-  text(literal, delta);
+  text(std::exchange(tag_, {}), delta);
 }
 
 void K3OutputParser::end_tag(Delta& delta) {

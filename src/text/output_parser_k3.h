@@ -2,6 +2,7 @@
 // of <|open|>,
 // <|close|> and <|sep|>, so that text which only looks like mark-up stays text; a tool call counts once its
 // own close has come, since bodies are not escaped and only that close tells a whole call from a cut one.
+// Text never holds a part of a tag: a tag or a call that the end of the answer cuts is not shown.
 #pragma once
 
 #include <cstdint>

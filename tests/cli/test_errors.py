@@ -141,7 +141,7 @@ def test_flags_given_wrongly():
     assert "--seed needs a value" in fails(2, *generate, "--seed")
     assert "--seed is given twice" in fails(2, *generate, "--seed", "1", "--seed", "2")
     assert "MODEL is required" in fails(2, "generate")
-    assert "--prompt is required" in fails(2, "generate", MODEL)
+    assert "give --prompt TEXT" in fails(2, "generate", MODEL)
     assert "'more'" in fails(2, *generate, "more")
     assert "-x" in fails(2, *generate, "-x")
     assert "\\xff" in fails(2, *generate, b"--\xff")

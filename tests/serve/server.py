@@ -21,9 +21,9 @@ needs_model = pytest.mark.skipif(
 class Server:
     """A running server; `log` holds its standard error so far."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, model=(MODEL,)):
         self.process = subprocess.Popen(
-            [BINARY, "serve", MODEL, "--port", "0", *map(str, args)],
+            [BINARY, "serve", *model, "--port", "0", *map(str, args)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
         )  # fmt: skip
         self.log = ""

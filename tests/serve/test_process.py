@@ -120,6 +120,21 @@ def test_tls(tmp_path):
         (["--ssl-certfile", "absent.pem", "--ssl-keyfile", "absent.pem"], "absent.pem"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--max-num-sequences", "4"], "--max-num-seqs"),
+        (["-tp", "8"], "--tensor-parallel-size: '8'"),
+        (["-tp=8"], "--tensor-parallel-size: '8'"),
+        (["--tensor_parallel_size", "2"], "one rank"),
+        (["--dtype", "float16"], "bf16"),
+        (["--tokenizer", "/other"], "/other"),
+        (["--max-model-len", "4q"], "4q"),
+        (["--max-model-len", "0x10"], "0x10"),
+        (["-c", "99999k"], "--max-model-len 99999000"),
+        (["--chat-template", "x.jinja"], "--default-chat-template-kwargs"),
+        (["-hf", "some/model"], "give MODEL"),
+        (["--lora-modules", "x"], "merged weights"),
+        (["-ctk", "q8_0"], "--kv-cache-dtype"),
+        (["--no-enable-chunked-prefill"], "--max-num-batched-tokens"),
+        (["--gpu-memory-utilization", "2"], "--gpu-memory-utilization"),
+        (["--swap-space"], "--swap-space needs a value"),
     ],
 )
 def test_flags_that_cannot_be(args, word):
@@ -139,6 +154,89 @@ def test_flags_of_vllm_that_change_nothing():
         answer = json.load(post(server, {"messages": [{"role": "user", "content": "Hi"}]}))
         assert "reasoning" not in answer["choices"][0]["message"]
         assert server.stop() == 0
+
+
+def models_of(server):
+    return json.load(urllib.request.urlopen(server.url + "/v1/models"))["data"]
+
+
+def test_flags_of_other_servers():
+    """Each works, or says in one line why it changes nothing."""
+    quiet = {
+        "--dtype": "bfloat16", "--gpu-memory-utilization": "0.9", "--swap-space": "4", "-ngl": "99", "--flash-attn": None, "-fa": "on",
+        "--enforce-eager": None, "--disable-log-requests": None, "--jinja": None, "--enable-chunked-prefill": None, "-tp": "1",
+        "--trust_remote_code": None, "--enable-auto-tool-choice": None, "--tool-call-parser": "kimi_k2",
+        "--reasoning-parser": "kimi_k2", "--cpu-offload-gb": "0", "--max-logprobs": "20", "--generation-config": "auto"}  # fmt: skip
+    args = [word for flag, value in quiet.items() if flag != "-fa" for word in (flag, value) if word]
+    with Server(*args, "--max_model_len", "4k", "--parallel", "8", "-b=1k", "-a", "tiny", "--tokenizer", MODEL,
+                "--uvicorn-log-level", "warning", "--seed", "7") as server:  # fmt: skip
+        assert [(m["id"], m["max_model_len"]) for m in models_of(server)] == [("tiny", 4000)]
+        ask = {"prompt": "The", "temperature": 2, "max_tokens": 16}
+        texts = [json.load(post(server, {**ask, **more}, "/v1/completions"))["choices"][0]["text"] for more in ({}, {}, {"seed": 7}, {"seed": 8})]
+        assert texts[0] == texts[1] == texts[2] != texts[3]
+        assert server.stop() == 0
+    said = [line for line in server.log.splitlines() if " has no effect: " in line]
+    assert len(said) == len(set(said)) == len(quiet) - 1, said  # -fa is --flash-attn
+    assert not [line for line in server.log.splitlines() if line.startswith("{")]  # no access log
+
+
+@pytest.mark.parametrize("size, tokens", [("4096", 4096), ("4K", 4096), ("2.5k", 2500), ("auto", None)])
+def test_the_model_by_flag(size, tokens):
+    with Server("-c", size, model=["-m", MODEL]) as server:
+        served = models_of(server)[0]
+        assert served["id"] == MODEL and (served["max_model_len"] == tokens or tokens is None)
+        assert server.stop() == 0
+
+
+CONFIG = f"""# as vLLM has it
+model: {MODEL}
+served_model_name: [from-file, second]
+max-model-len: 4k
+ctx-size: null
+disable-access-log: true
+enforce-eager: yes
+jinja: false
+default-chat-template-kwargs: {{thinking: false}}
+allowed-origins: '["*"]'
+"""
+
+
+def test_flags_from_a_file(tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text(CONFIG)
+    with Server("--config", file, model=[]) as server:
+        assert [(m["id"], m["max_model_len"]) for m in models_of(server)] == [("from-file", 4000), ("second", 4000)]
+        answer = json.load(post(server, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}))
+        assert "reasoning" not in answer["choices"][0]["message"]
+        assert server.stop() == 0
+        assert "--enforce-eager has no effect" in server.log and "--jinja" not in server.log and "{" not in server.log
+    # The command line goes before the file, under whatever name.
+    with Server(f"--config={file}", "-c", "5k", "--alias", "mine", model=["-m", MODEL + "/"]) as server:
+        assert [(m["id"], m["max_model_len"], m["root"]) for m in models_of(server)] == [("mine", 5000, MODEL)]
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [
+        ("max-model-length: 3", "max-model-len"),
+        ("port: [", "--config"),
+        ("- port", "give names of flags"),
+        ("config: other.yaml", "'config' is no flag"),
+        ("port: 70000", "--port"),
+        ("enforce-eager: 3", "enforce-eager is 3"),
+        ("port: 1\nport: 2", "twice"),
+        ("model: 3", "model is not a text"),
+        ("gpu_memory_utilization: lots", "--gpu-memory-utilization"),
+    ],
+)
+def test_files_of_flags_that_cannot_be(tmp_path, text, word):
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    done = subprocess.run([BINARY, "serve", MODEL, "--config", file], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and word in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    done = subprocess.run([BINARY, "serve", MODEL, "--config", tmp_path / "absent"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "absent" in done.stderr
 
 
 def test_a_long_prompt_does_not_hold_up_health():

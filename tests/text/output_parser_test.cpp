@@ -166,13 +166,7 @@ TEST(K3Parser, WhatIsNoCallStaysText) {
   const auto content = [](const std::string& text) {
     return parse("{close}response{sep}{open}tools{sep}" + text, false);
   };
-  ParsedMessage m = content("{open}call tool=\"f\" index=\"1\"{sep}" + argument("a", "string", "x") +
-                            "{eom}");  // never closed
-  EXPECT_TRUE(m.tool_calls.empty());
-  EXPECT_EQ(m.content,
-            "<|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" "
-            "type=\"string\"<|sep|>x<|close|>argument<|sep|>");
-  m = content("{open}call index=\"1\"{sep}{close}call{sep}");  // no name
+  ParsedMessage m = content("{open}call index=\"1\"{sep}{close}call{sep}");  // no name
   EXPECT_TRUE(m.tool_calls.empty());
   EXPECT_EQ(m.content, "<|open|>call index=\"1\"<|sep|><|close|>call<|sep|>");
   // A call inside an argument's text is that argument's text.
@@ -184,11 +178,10 @@ TEST(K3Parser, WhatIsNoCallStaysText) {
 }
 
 TEST(K3Parser, MalformedTagsStayText) {
-  EXPECT_EQ(parse("a{sep}b", false).content, "a<|sep|>b");
-  EXPECT_EQ(parse("a{open}b", false).content, "a<|open|>b");
+  EXPECT_EQ(parse("a{sep}b", false).content, "ab");
   EXPECT_EQ(parse("a{open}nonsense{sep}b", false).content, "a<|open|>nonsense<|sep|>b");
   EXPECT_EQ(parse("a{close}think{sep}b", false).content, "a<|close|>think<|sep|>b");
-  EXPECT_EQ(parse("a{open}{open}{close}", false).content, "a<|open|><|open|><|close|>");
+  EXPECT_EQ(parse("a{open}b{open}c{close}{sep}", false).content, "abc<|close|><|sep|>");  // no half tags
   EXPECT_EQ(parse("a{close}response x=\"{sep}", false).content, "a<|close|>response x=\"<|sep|>");
   EXPECT_EQ(parse("a{close}{sep}", false).content, "a<|close|><|sep|>");
   EXPECT_EQ(parse("<|close|>response<|sep|>", false).content,
@@ -198,7 +191,21 @@ TEST(K3Parser, MalformedTagsStayText) {
   const ParsedMessage m = parse("r{open}response{sep}x{eom}");  // think was never closed
   EXPECT_EQ(m.reasoning, "r<|open|>response<|sep|>x");
   EXPECT_EQ(parse("{open}" + std::string(40000, 'x') + "{sep}y", false).content,
-            "<|open|>" + std::string(40000, 'x') + "<|sep|>y");
+            std::string(40000, 'x') + "y");
+}
+
+// max_tokens, or the end of the message, inside of a tag or a call: nothing of it is shown.
+TEST(K3Parser, WhatTheEndCutsIsNotShown) {
+  for (const char* end : {"", "{eom}", "{eos}"}) {
+    EXPECT_EQ(parse(std::string("a{open}") + end, false).content, "a");
+    EXPECT_EQ(parse(std::string("a{close}respon") + end, false).content, "a");
+    EXPECT_EQ(parse(std::string("why{close}thi") + end).reasoning, "why");
+    const ParsedMessage m = parse("hi{close}response{sep}{open}tools{sep}" + std::string(kCallOpen) +
+                                      argument("a", "string", "x") + "{open}argument key=\"b\"{sep}y" + end,
+                                  false);
+    EXPECT_EQ(m.content, "hi");
+    EXPECT_TRUE(m.tool_calls.empty());
+  }
 }
 
 TEST(K3Parser, EveryCutOfAnAnswer) {
@@ -219,9 +226,25 @@ TEST(K3Parser, EveryCutOfAnAnswer) {
   }
 }
 
-// Anything the tokens say is somewhere: dropping text would show as a shorter total.
-TEST(K3Parser, RandomTokensNeverThrowAndLoseNoText) {
-  std::mt19937 random(3);
+// A marker of a tag in the text without the <|sep|> that ends the tag.
+bool has_half_tag(std::string_view text) {
+  while (true) {
+    const size_t marker = std::min(text.find("<|open|>"), text.find("<|close|>"));
+    const size_t sep = text.find("<|sep|>");
+    if (marker == std::string_view::npos) return sep != std::string_view::npos;
+    if (sep < marker) return true;
+    text.remove_prefix(marker + 8);
+    if (text.find("<|sep|>") > std::min(text.find("<|open|>"), text.find("<|close|>")) ||
+        text.find("<|sep|>") == std::string_view::npos)
+      return true;
+    text.remove_prefix(text.find("<|sep|>") + 7);
+  }
+}
+
+// What an answer shows has no half tags, and is the beginning of what it shows when it goes on. When it goes
+// on to the ends of its elements, everything the tokens say is somewhere: dropping text would show as a
+// shorter total.
+TEST(K3Parser, RandomTokensNeverThrowAndLoseOnlyWhatTheEndCuts) {
   std::vector<std::string> bits = {"{open}",
                                    "{close}",
                                    "{sep}",
@@ -251,7 +274,7 @@ TEST(K3Parser, RandomTokensNeverThrowAndLoseNoText) {
                                    "x",
                                    " ",
                                    "🙂"};
-  size_t calls = 0;
+  size_t calls = 0, counted = 0;
   for (int round = 0; round < 20000; ++round) {
     // Half of the rounds start where calls may stand, with few changes, so that some calls come out whole.
     const bool tame = random() % 2;
@@ -261,10 +284,22 @@ TEST(K3Parser, RandomTokensNeverThrowAndLoseNoText) {
     std::vector<int32_t> ids = tokens(k3(), text);
     for (int32_t& id : ids)
       if (random() % 40 == 0) id = static_cast<int32_t>(random() % 860) - 2;
-    K3OutputParser parser(k3(), tame || random() % 2);
+    const bool thinking = tame || random() % 2;
+    K3OutputParser cut_parser(k3(), thinking), parser(k3(), thinking);
+    const ParsedMessage cut = run(cut_parser, ids);
+    const std::vector<int32_t> ends =
+        tokens(k3(), "{sep}{close}argument{sep}{close}json{sep}{close}call{sep}");
+    ids.insert(ids.end(), ends.begin(), ends.end());
     const ParsedMessage m = run(parser, ids);
-    calls += m.tool_calls.size();
-    if (!m.tool_calls.empty()) continue;
+    calls += cut.tool_calls.size();
+    ASSERT_FALSE(has_half_tag(m.reasoning) || has_half_tag(m.content)) << text << "\n" << m.content;
+    ASSERT_FALSE(has_half_tag(cut.reasoning) || has_half_tag(cut.content)) << text << "\n" << cut.content;
+    ASSERT_TRUE(m.reasoning.starts_with(cut.reasoning) && m.content.starts_with(cut.content)) << text;
+    const auto ends_message = [](int32_t id) {
+      return id == testing::control(k3(), "<|end_of_msg|>") || id == testing::control(k3(), "[EOS]");
+    };
+    if (!m.tool_calls.empty() || std::any_of(ids.begin(), ids.end(), ends_message)) continue;
+    ++counted;
     const auto count_x = [](const std::string& s) { return std::count(s.begin(), s.end(), 'x'); };
     std::string all;
     for (int32_t id : ids)
@@ -272,6 +307,7 @@ TEST(K3Parser, RandomTokensNeverThrowAndLoseNoText) {
     ASSERT_EQ(count_x(m.reasoning) + count_x(m.content), count_x(all)) << text;
   }
   EXPECT_GT(calls, 100u);
+  EXPECT_GT(counted, 1000u);
 }
 
 // What render writes for an assistant turn, parse reads back.
@@ -339,8 +375,7 @@ TEST(K2Parser, WholeAnswersAndCuts) {
     EXPECT_EQ(m.tool_calls[1].name, "h");
   }
   K2OutputParser cut(k2(), false);
-  EXPECT_EQ(run(cut, tokens(k2(), "a{section}{call}functions.f:0{args}{\"a\"{end}")).content,
-            "a<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\"");
+  EXPECT_EQ(run(cut, tokens(k2(), "a{section}{call}functions.f:0{args}{\"a\"{end}")).content, "a");
   K2OutputParser bad(k2(), false);
   EXPECT_EQ(run(bad, tokens(k2(), "{section}{call}f{args}[1]{/call}{/section}")).content,
             "<|tool_call_begin|>f<|tool_call_argument_begin|>[1]<|tool_call_end|>");
