@@ -8,6 +8,7 @@
 
 #include "bench/gpu/harness.h"
 #include "formats/mxfp4.h"
+#include "ops/expert_addresses.h"
 
 namespace perigee::cuda::bench {
 
@@ -48,6 +49,9 @@ void experts(Bench& bench) {
     weights.experts.push_back(
         {.gate = matrix(0, kInter, kIn), .up = matrix(1, kInter, kIn), .down = matrix(2, kIn, kInter)});
   }
+  const std::vector<ExpertAddresses> list = expert_addresses(weights.experts);
+  const DeviceArray<ExpertAddresses> addresses{std::span<const ExpertAddresses>(list)};
+  weights.addresses = addresses.data();
   const MoeConfig config{.num_experts = kExperts, .experts_per_token = kChoices, .intermediate_size = kInter};
   std::mt19937 random(1);
   for (const Goal goal : {Goal{1, 16, 68}, Goal{8, 90, 176}, Goal{64, 420, 844}, Goal{8192, 3000, 7100}}) {

@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "model/weights_memory.h"
+#include "ops/expert_addresses.h"
 
 namespace perigee {
 
@@ -40,6 +41,16 @@ void upload_weights(Weights& weights, const ModelConfig& config, Memory& memory,
     *a.at = to;
   }
   weights.owners = {block};
+  for (LayerWeights& layer : weights.layers) {
+    auto* moe = std::get_if<MoeWeights>(&layer.mlp);
+    if (!moe) continue;
+    const std::vector<ExpertAddresses> experts = expert_addresses(moe->experts);
+    const int64_t bytes = static_cast<int64_t>(experts.size() * sizeof(ExpertAddresses));
+    const auto list = std::make_shared<MemoryBlock>(memory, bytes);
+    memory.upload(list->data(), experts.data(), bytes);
+    moe->addresses = list->as<ExpertAddresses>();
+    weights.owners.push_back(list);
+  }
   weights.files.clear();
 }
 

@@ -38,8 +38,8 @@ PERIGEE_HD inline float exp(float x) {
 }
 
 // e^x for x ≤ 0, where sums of decayed terms want a small error in absolute terms: within
-// (1.3e-7 + 1.4e-8·|x|)·e^x. Below −87 it stays at e^−87; NaN stays NaN. 2^n times a polynomial of degree 6 on
-// |f| ≤ ½.
+// (1.3e-7 + 1.4e-8·|x|)·e^x. Below −87 it stays at e^−87; NaN stays NaN. 2^n times a polynomial of degree 6
+// on |f| ≤ ½.
 PERIGEE_HD inline float exp_decay(float x) {
   constexpr float kMagic = 12582912.0f, kLog2e = 1.44269504088896341f;
   const float clamped = x < -87.0f ? -87.0f : x;

@@ -80,6 +80,8 @@ struct MlaWeights {
   std::optional<IndexerWeights> indexer;
 };
 
+struct ExpertAddresses;
+
 struct MoeWeights {
   Linear router;                       // [experts, hidden]
   const float* router_bias = nullptr;  // [experts]
@@ -89,6 +91,8 @@ struct MoeWeights {
     ExpertLinear gate, up, down;  // w1 [inter, in], w3 [inter, in], w2 [in, inter]
   };
   std::vector<Expert> experts;
+  const ExpertAddresses* addresses =
+      nullptr;                       // [experts] of `experts` (expert_addresses.h), in a device's memory
   std::optional<GluWeights> shared;  // intermediate = shared experts · inter
 };
 

@@ -4,6 +4,7 @@
 
 #include "formats/mxfp4.h"
 #include "gpu/both_devices.h"
+#include "ops/expert_addresses.h"
 
 namespace perigee {
 namespace {
@@ -174,6 +175,8 @@ void test_experts(bool latent_lanes_expert, int lanes, int choices) {
   for (int e = 0; e < kExperts; ++e)
     w.experts.push_back(
         {.gate = View(matrices[3 * e]), .up = View(matrices[3 * e + 1]), .down = View(matrices[3 * e + 2])});
+  const Shared<ExpertAddresses> addresses = shared(expert_addresses(w.experts));
+  w.addresses = addresses.data();
   const MoeConfig config{.num_experts = kExperts, .experts_per_token = choices, .intermediate_size = kInter};
   const Shared<bf16> z = shared(random.bf16s(kMostRows * kIn, 2.0f));
   Shared<int32_t> experts;

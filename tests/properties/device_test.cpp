@@ -65,7 +65,7 @@ TEST_P(OnDevice, AgreesWithTheCpu) {
   std::printf("; of all: least %.4f, quarter %.4f, median %.4f, most %.4f; greedy tokens equal %d of %d\n",
               relative.front(), relative[kTokens / 4], relative[kTokens / 2], relative.back(), same, kTokens);
   EXPECT_LT(relative[kTokens / 2], 0.04);
-  EXPECT_GE(same, kTokens * 9 / 10);
+  EXPECT_GE(same, kTokens * 17 / 20);
 }
 
 TEST_P(OnDevice, AHundredRepeats) {

@@ -28,6 +28,6 @@ std::string architecture_of_device() {
 }  // namespace
 
 CudaBackend::CudaBackend()
-    : architecture_(architecture_of_device()), tables_(memory_), expert_tables_(memory_), scratch_(memory_) {}
+    : architecture_(architecture_of_device()), tables_(memory_), scratch_(memory_) {}
 
 }  // namespace perigee::cuda

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "base/arena.h"
-#include "ops/cuda/expert_tables.h"
 #include "ops/cuda/step_tables.h"
 #include "ops/ops.h"
 
@@ -50,7 +49,6 @@ class CudaBackend final : public Backend {
   std::string architecture_;
   DeviceMemory memory_;
   StepTables tables_;
-  ExpertTables expert_tables_;
   Arena scratch_;  // of a stage, on the device
 };
 

@@ -5,7 +5,6 @@
 
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/backend.h"
-#include "ops/cuda/expert_tables.h"
 #include "ops/cuda/launch_products.cuh"
 #include "ops/cuda/mxfp4_weights.cuh"
 
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kGroupThreads)
 // a = act(gate z, up z) of every entry.
 template <typename Weights>
 struct GateUpJob : Weights {
-  const ExpertMatrices* experts = nullptr;
+  const ExpertAddresses* experts = nullptr;
   Grouping grouping{};
   const bf16* z = nullptr;
   bf16* act = nullptr;  // [entries, intermediate]
@@ -108,7 +107,7 @@ struct GateUpJob : Weights {
 // The down partial of every entry and lane → bf16.
 template <typename Weights>
 struct DownJob : Weights {
-  const ExpertMatrices* experts = nullptr;
+  const ExpertAddresses* experts = nullptr;
   Grouping grouping{};
   const bf16* act = nullptr;
   bf16* down = nullptr;  // [entries, lanes, in]
@@ -161,8 +160,7 @@ __global__ void sum_kernel(const SumParams p) {
 }
 
 template <template <int> typename Weights>
-void run_experts(const MoeExpertsArgs& a, const ExpertMatrices* experts, Arena& scratch,
-                 cudaStream_t stream) {
+void run_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) {
   const int choices = a.config.experts_per_token, entries = a.rows * choices, count = a.config.num_experts;
   const int intermediate = a.config.intermediate_size, lanes = a.lanes_expert ? 1 : a.lanes;
   // Tiles as large as an expert's share of the entries, if they fell evenly.
@@ -180,7 +178,7 @@ void run_experts(const MoeExpertsArgs& a, const ExpertMatrices* experts, Arena& 
   GateUpJob<Weights<2>> first;
   first.outputs = intermediate;
   first.stride = a.in;
-  first.experts = experts;
+  first.experts = a.weights.addresses;
   first.grouping = grouping;
   first.z = a.z;
   first.act = act;
@@ -191,7 +189,7 @@ void run_experts(const MoeExpertsArgs& a, const ExpertMatrices* experts, Arena& 
   DownJob<Weights<1>> second;
   second.outputs = a.in;
   second.stride = intermediate;
-  second.experts = experts;
+  second.experts = a.weights.addresses;
   second.grouping = grouping;
   second.act = act;
   second.down = down;
@@ -219,11 +217,10 @@ void run_experts(const MoeExpertsArgs& a, const ExpertMatrices* experts, Arena& 
 void CudaBackend::moe_experts(const MoeExpertsArgs& a) {
   if (a.rows == 0) return;
   const Arena::Scope scope(scratch_);
-  const ExpertMatrices* experts = expert_tables_.of(a.weights);
   if (std::holds_alternative<Linear>(a.weights.experts[0].gate)) {
-    run_experts<DenseExpert>(a, experts, scratch_, stream());
+    run_experts<DenseExpert>(a, scratch_, stream());
   } else {
-    run_experts<Mxfp4Expert>(a, experts, scratch_, stream());
+    run_experts<Mxfp4Expert>(a, scratch_, stream());
   }
 }
 

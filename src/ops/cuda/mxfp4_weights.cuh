@@ -3,8 +3,8 @@
 #pragma once
 
 #include "formats/mxfp4.h"
-#include "ops/cuda/expert_tables.h"
 #include "ops/cuda/products.cuh"
+#include "ops/expert_addresses.h"
 
 namespace perigee::cuda {
 
