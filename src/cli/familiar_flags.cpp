@@ -115,8 +115,6 @@ void FamiliarFlags::add_to(CLI::App& app) {
          only({"auto"}, "the model folder's generation_config.json is read; edit that"));
   accept(app, "--tokenizer-mode", "the tokenizer is native code", only({"auto", "slow"}, "give auto"));
   accept(app, "--quantization,-q", "the model folder says how its weights are stored", anything());
-  accept(app, "--gpu-memory-utilization", "nothing is on a GPU; --cache-memory bounds the cache",
-         number(0, 1));
   accept(app, "--swap-space", "sequences without room are computed again, not swapped", number(0, 1e6));
   accept(app, "--cpu-offload-gb", "the weights are in this machine's memory anyway", number(0, 1e6));
   accept(app, "--n-gpu-layers,--gpu-layers", "all layers are computed on one device", anything());
@@ -127,7 +125,6 @@ void FamiliarFlags::add_to(CLI::App& app) {
   const std::pair<const char*, const char*> switches[] = {
       {"--enable-auto-tool-choice", "tool calls are always parsed"},
       {"--trust-remote-code", "no remote code is ever run"},
-      {"--enforce-eager", "there are no graphs to capture on the CPU"},
       {"--enable-chunked-prefill", "prompts are always computed in chunks"},
       {"--enable-expert-parallel", "one rank has all experts"},
       {"--disable-log-requests,--no-enable-log-requests", "what requests say is never logged"},

@@ -51,6 +51,7 @@ void ModelFlags::add_to(CLI::App& app) {
   group(app.add_option("--gpu-memory-utilization", gpu_memory_utilization,
                        "share of the GPU's memory for weights, cache and workspace")
             ->check(number(0.01, 1)));
+  group(app.add_flag("--enforce-eager", enforce_eager, "no CUDA graphs on a GPU: the same bits, slower"));
   group(app.add_option("--threads", threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024)));
   group(app.add_option("--cpu-kernels", cpu_kernels, "auto takes the fastest; all give the same bits")
             ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"})));
@@ -81,6 +82,7 @@ Runner ModelFlags::load() const {
                  .cpu_kernels = cpu_kernels,
                  .cache_bytes = static_cast<int64_t>(cache_memory * 1e9),
                  .cache_rows = cache_rows,
+                 .cuda_graphs = !enforce_eager,
                  .gpu_memory_utilization = gpu_memory_utilization});
 }
 

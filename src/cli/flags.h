@@ -23,7 +23,7 @@ struct ModelFlags {
   std::string model, load_format = "auto", override_config, device = "auto", cpu_kernels = "auto";
   NumericsFlags numerics;
   int threads = 0;
-  bool no_pack_cache = false;
+  bool no_pack_cache = false, enforce_eager = false;
   uint64_t dummy_seed = 0;
   double cache_memory = 0;  // GB; 0: half of the machine's memory
   int64_t cache_rows = 0;   // 0: as cache_memory says

@@ -26,9 +26,9 @@ bool has_gpu() {
 }
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels,
-                                      int threads) {
-  if (device == "cuda" || (device == "auto" && has_gpu())) return std::make_unique<cuda::CudaBackend>();
+std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads,
+                                      bool graphs) {
+  if (device == "cuda" || (device == "auto" && has_gpu())) return std::make_unique<cuda::CudaBackend>(graphs);
   return make_cpu_backend(cpu_kernels, threads);
 }
 
@@ -40,8 +40,8 @@ DeviceRoom device_room() {
 
 #else
 
-std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels,
-                                      int threads) {
+std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads,
+                                      bool) {
   if (device == "cuda") {
     fail(ErrorCode::kUsage,
          "--device cuda: this build has no CUDA; build perigee where nvcc is on PATH, or use --device cpu");

@@ -15,8 +15,10 @@ std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int thread
 
 // "cpu", "cuda", or "auto" for a GPU where there is one and this build can use it. Throws Error{kUsage}
 // naming
-// --device when this build has no CUDA, Error{kUnsupported} when there is no GPU.
-std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads);
+// --device when this build has no CUDA, Error{kUnsupported} when there is no GPU. `graphs`: whether a GPU's
+// steps are replayed as CUDA graphs.
+std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads,
+                                      bool graphs = true);
 
 // Bytes of a GPU's memory, those that nobody has taken among them.
 struct DeviceRoom {

@@ -106,7 +106,7 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
       threads_(options.threads > 0 ? options.threads
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   check_plan(config_, plan_);
-  backend_ = make_backend(options.device, options.cpu_kernels, threads_);
+  backend_ = make_backend(options.device, options.cpu_kernels, threads_, options.cuda_graphs);
   if (backend_->memory().on_host()) {
     tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
   } else {

@@ -22,6 +22,7 @@ struct RunnerOptions {
       "auto";               // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
   int64_t cache_bytes = 0;  // of the pool; 0: half of the machine's memory
   int64_t cache_rows = 0;   // of the pool, whatever their bytes; 0: as cache_bytes says
+  bool cuda_graphs = true;
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, cache and workspace
   int64_t gpu_workspace_bytes = int64_t{4} << 30;
   int64_t sequences = 256;   // that may be live at once

@@ -39,14 +39,10 @@ StepCaches::StepCaches(const ModelConfig& config, const Batch& batch, const Step
   }
 }
 
-void forward(const Step& step, float* logits) {
+namespace {
+
+void walk_layers(const Step& step, float* logits) {
   Arena::Scope scope(step.arena);
-  step.backend.begin_step({.tokens = step.batch.tokens,
-                           .logit_rows = step.batch.logit_rows,
-                           .sequences = step.batch.sequences,
-                           .slots = step.caches.slots,
-                           .pages = step.caches.pages,
-                           .page_count = step.caches.page_count});
   const ModelConfig& config = step.config;
   const Weights& weights = step.weights;
   const int rows = step.rows(), hidden = config.hidden_size, lanes = step.plan.lanes;
@@ -97,6 +93,22 @@ void forward(const Step& step, float* logits) {
   }
   mix_norm(weights.output_res, weights.final_norm);
   step.backend.lm_head({.weight = weights.lm_head, .x = x, .rows = step.batch.logit_rows, .logits = logits});
+}
+
+}  // namespace
+
+void forward(const Step& step, float* logits) {
+  const bool enqueued = step.backend.begin_step({.tokens = step.batch.tokens,
+                                                 .logit_rows = step.batch.logit_rows,
+                                                 .sequences = step.batch.sequences,
+                                                 .slots = step.caches.slots,
+                                                 .pages = step.caches.pages,
+                                                 .repeatable = !step.trace && !step.controls.random_index,
+                                                 .page_count = step.caches.page_count});
+  if (!enqueued) {
+    walk_layers(step, logits);
+    step.backend.end_step();
+  }
   for (size_t s = 0; s < step.batch.caches.size(); ++s) {
     const SequenceRows& seq = step.batch.sequences[s];
     step.batch.caches[s]->set_length(seq.start + seq.rows);

@@ -52,4 +52,10 @@ struct SequenceRows {
       0;  // positions below this can no longer be dropped: chunk states up to here may be stored
 };
 
+// The stored chunk start after a step.
+inline void move_base(const KdaSlot& slot, const SequenceRows& rows) {
+  const int64_t accepted = rows.accepted / kChunk * kChunk;
+  if (accepted > *slot.base) *slot.base = accepted;
+}
+
 }  // namespace perigee

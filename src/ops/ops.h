@@ -303,7 +303,9 @@ struct StepInputs {
   std::span<const SequenceRows> sequences;        // in row order
   std::span<const std::vector<KdaSlot>> slots;    // per KDA layer, one per sequence
   std::span<const std::vector<PageTable>> pages;  // per attention layer, one per sequence
-  std::span<const int64_t> page_count;            // [sequences] of page pointers
+  bool repeatable =
+      false;  // the host looks at nothing while the stages run, and their pointers are those of last time
+  std::span<const int64_t> page_count;  // [sequences] of page pointers
 };
 
 class Backend {
@@ -311,8 +313,11 @@ class Backend {
   virtual ~Backend() = default;
   // Where the backend's arrays lie: every pointer inside stage arguments; spans are on the host.
   virtual Memory& memory() { return host_memory(); }
-  // To be called before the stages of a step; what it is given stays as it is until the step ends.
-  virtual void begin_step(const StepInputs&) {}
+  // To be called before and after the stages of a step; what the step is given stays as it is until then.
+  // When begin_step returns true, all stages of the step have been enqueued as those of an earlier step of
+  // the same shape were: they are not to be called.
+  virtual bool begin_step(const StepInputs&) { return false; }
+  virtual void end_step() {}
   virtual std::string architecture() const = 0;  // part of the numerics identity, e.g. "x86-bf16-v1"
   virtual std::string kernels() const = 0;       // which code computes it, e.g. "plain": never changes a bit
 

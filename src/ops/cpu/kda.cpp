@@ -227,7 +227,7 @@ void PlainBackend::keep_conv_inputs(const KdaChunkArgs& a) {
       std::memcpy(slot.conv_input + ring(position) * 3 * D,
                   a.conv_input + (int64_t{seq.first_row} + i) * 3 * D, 3 * D * sizeof(bf16));
     }
-    *slot.base = std::max(*slot.base, seq.accepted / kChunk * kChunk);
+    move_base(slot, seq);
   }
 }
 

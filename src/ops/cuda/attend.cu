@@ -517,7 +517,7 @@ void CudaBackend::sparse_attend(const AttendArgs& a) {
   Arena::Scope scope(scratch_);
   Parameters p = common(a, rows, tables_.pages(a.pages));
   p.segments = 1;
-  p.tiles = tiles_of(std::min<int64_t>(a.top_k, most_visible(a.sequences)));
+  p.tiles = tiles_of(std::min<int64_t>(a.top_k, most_visible(tables_.bounds())));
   p.list = a.selected;
   p.list_count = a.count;
   p.list_stride = a.top_k;
@@ -538,7 +538,7 @@ void CudaBackend::dense_attend(const AttendArgs& a) {
   if (rows.rows == 0) return;
   Arena::Scope scope(scratch_);
   Parameters p = common(a, rows, tables_.pages(a.pages));
-  const int64_t visible = most_visible(a.sequences);
+  const int64_t visible = most_visible(tables_.bounds());
   p.segment = a.dense_segment;
   p.segments = static_cast<int>((visible + a.dense_segment - 1) / a.dense_segment);
   p.tiles = tiles_of(most_lane_keys(std::min<int64_t>(a.dense_segment, visible), p.lanes));

@@ -27,7 +27,21 @@ std::string architecture_of_device() {
 
 }  // namespace
 
-CudaBackend::CudaBackend()
-    : architecture_(architecture_of_device()), tables_(memory_), scratch_(memory_) {}
+CudaBackend::CudaBackend(bool graphs)
+    : architecture_(architecture_of_device()),
+      tables_(memory_),
+      scratch_(memory_),
+      recorder_(memory_, graphs) {}
+
+bool CudaBackend::begin_step(const StepInputs& inputs) {
+  tables_.begin(inputs);
+  if (!recorder_.begin(inputs, tables_.bounds())) return false;
+  for (const std::vector<KdaSlot>& layer : inputs.slots) {  // what kda_chunk does beside its kernels
+    for (size_t s = 0; s < layer.size(); ++s) move_base(layer[s], inputs.sequences[s]);
+  }
+  return true;
+}
+
+void CudaBackend::end_step() { recorder_.end(); }
 
 }  // namespace perigee::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "ops/cuda/step_recorder.h"
 #include "ops/cuda/step_tables.h"
 #include "ops/ops.h"
 
@@ -12,11 +13,13 @@ namespace perigee::cuda {
 class CudaBackend final : public Backend {
  public:
   // Throws Error{kUnsupported} when there is no device, or one older than sm_80.
-  CudaBackend();
+  // `graphs`: steps of a shape that was seen before are recorded as CUDA graphs and replayed.
+  explicit CudaBackend(bool graphs = true);
   std::string architecture() const override { return architecture_; }
   std::string kernels() const override { return "cuda"; }
   DeviceMemory& memory() override { return memory_; }
-  void begin_step(const StepInputs& inputs) override { tables_.begin(inputs); }
+  bool begin_step(const StepInputs& inputs) override;
+  void end_step() override;
 
   // residual.cu, sample.cu
   void embed(const EmbedArgs&) override;
@@ -44,12 +47,13 @@ class CudaBackend final : public Backend {
   void moe_combine(const MoeCombineArgs&) override;
 
  private:
-  cudaStream_t stream() const { return memory_.stream(); }
+  cudaStream_t stream() const { return recorder_.recording() ? recorder_.stream() : memory_.stream(); }
 
   std::string architecture_;
   DeviceMemory memory_;
   StepTables tables_;
   Arena scratch_;  // of a stage, on the device
+  StepRecorder recorder_;
 };
 
 }  // namespace perigee::cuda

@@ -18,6 +18,7 @@ DeviceMemory::~DeviceMemory() {
 void DeviceMemory::wait() { cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 std::byte* DeviceMemory::allocate(int64_t bytes) {
+  ++generation_;
   void* at = nullptr;
   const size_t size = static_cast<size_t>(std::max<int64_t>(1, bytes));
   cuda_check(cudaMalloc(&at, size), "cudaMalloc");
@@ -25,7 +26,10 @@ std::byte* DeviceMemory::allocate(int64_t bytes) {
   return static_cast<std::byte*>(at);
 }
 
-void DeviceMemory::release(std::byte* at) noexcept { cudaFree(at); }  // waits for the device
+void DeviceMemory::release(std::byte* at) noexcept {
+  ++generation_;
+  cudaFree(at);  // waits for the device
+}
 
 void DeviceMemory::copy(std::span<const PieceCopy> pieces) {
   if (pieces.empty()) return;

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "base/memory.h"
@@ -18,6 +19,8 @@ class DeviceMemory final : public Memory {
   DeviceMemory(const DeviceMemory&) = delete;
 
   cudaStream_t stream() const { return stream_; }
+  // Changes whenever memory is allocated or given back: what was recorded before may point anywhere.
+  int64_t generation() const { return generation_; }
   // Waits for everything enqueued so far; a failure of any of it is reported here.
   void wait();
 
@@ -32,6 +35,7 @@ class DeviceMemory final : public Memory {
 
  private:
   cudaStream_t stream_ = nullptr;
+  std::atomic<int64_t> generation_ = 0;
   std::mutex mutex_;         // of what follows
   MemoryBlock descriptors_;  // device copies of a list of pieces
 };

@@ -432,7 +432,7 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
   Arena::Scope scope(scratch_);
   const Device device;
   int64_t most_keys = 0;
-  for (const SequenceRows& s : a.sequences) most_keys = std::max(most_keys, s.start + s.rows);
+  for (const SequenceRows& s : tables_.bounds()) most_keys = std::max(most_keys, s.start + s.rows);
   const int64_t stride = (most_keys + kBlockKeys - 1) / kBlockKeys * kBlockKeys;
   const bool scored = most_keys > a.config.top_k;
   const int at_once =
@@ -454,7 +454,7 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
                      .rows_of_block = 1,
                      .order = order,
                      .stride = stride},
-                    a.sequences, device, stream());
+                    tables_.bounds(), device, stream());
     }
     launch_select({.rows = rows,
                    .top_k = a.config.top_k,

@@ -71,8 +71,8 @@ void CudaBackend::kda_chunk(const KdaChunkArgs& args) {
   const int64_t tiles = KdaTiles::count(rows.rows, rows.count), even = int64_t{chunks} * rows.count;
   // Blocks by sequence, unless most would find that theirs has fewer chunks.
   const bool by_sequence = even <= 2 * tiles;
-  const int most_heads = static_cast<int>(std::clamp<int64_t>(
-      kTileBytes / (tiles * static_cast<int64_t>(sizeof(KdaTile))), 1, heads));
+  const int most_heads = static_cast<int>(
+      std::clamp<int64_t>(kTileBytes / (tiles * static_cast<int64_t>(sizeof(KdaTile))), 1, heads));
 
   const Arena::Scope scope(scratch_);
   KdaChunkLaunch launch{.rows = rows,
@@ -96,10 +96,7 @@ void CudaBackend::kda_chunk(const KdaChunkArgs& args) {
     launch_kda_chunk_rows(launch, stream());
     launch_kda_chunk_state(launch, stream());
   }
-  for (size_t s = 0; s < args.sequences.size(); ++s) {
-    int64_t& base = *args.slots[s].base;
-    base = std::max(base, args.sequences[s].accepted / kChunk * kChunk);
-  }
+  for (size_t s = 0; s < args.sequences.size(); ++s) move_base(args.slots[s], args.sequences[s]);
 }
 
 void CudaBackend::kda_output(const KdaOutputArgs& args) {

@@ -1,6 +1,6 @@
-// The element-wise parts of the KDA stages: decays and β, convolution with SiLU and norm, norm and gate of the
-// output. A warp has one head of one row, four neighbouring channels a thread; its sums are over four channels
-// in order, then over the warp.
+// The element-wise parts of the KDA stages: decays and β, convolution with SiLU and norm, norm and gate of
+// the output. A warp has one head of one row, four neighbouring channels a thread; its sums are over four
+// channels in order, then over the warp.
 #include "ops/cuda/kda.h"
 
 #include "ops/cuda/cuda_check.h"
@@ -19,7 +19,9 @@ struct alignas(8) Four {
 
 __device__ Four load(const bf16* from) { return *reinterpret_cast<const Four*>(from); }
 
-unsigned blocks(int64_t work, int64_t of_block) { return static_cast<unsigned>((work + of_block - 1) / of_block); }
+unsigned blocks(int64_t work, int64_t of_block) {
+  return static_cast<unsigned>((work + of_block - 1) / of_block);
+}
 
 struct DecayParameters {
   const float *a_log, *dt_bias;  // [heads], [D]
@@ -159,7 +161,8 @@ void launch_kda_decay(const KdaProjectArgs& args, cudaStream_t stream) {
   cuda_check(cudaGetLastError(), "launching kda_decay");
 }
 
-void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots, cudaStream_t stream) {
+void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots,
+                     cudaStream_t stream) {
   constexpr int kManyRows = 1024;  // from here on there are warps enough for runs of rows
   const int heads = args.config.num_heads, run = rows.rows >= kManyRows ? 8 : 1;
   const ConvParameters p{.rows = rows,

@@ -1,6 +1,6 @@
-// kda_chunk on CUDA devices, in two kernels. kda_chunk_rows makes of each chunk and head what does not depend on
-// S: decayed keys and queries, M and T, all chunks in parallel. kda_chunk_state then walks the chunks of a sequence,
-// a slice of S's value columns a block. Decode, verification and prefill are the same two kernels.
+// kda_chunk on CUDA devices, in two kernels. kda_chunk_rows makes of each chunk and head what does not depend
+// on S: decayed keys and queries, M and T, all chunks in parallel. kda_chunk_state then walks the chunks of a
+// sequence, a slice of S's value columns a block. Decode, verification and prefill are the same two kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,9 @@ struct KdaTiles {
   static constexpr int chunks(int rows) { return (rows + KdaSlot::kRing - 1 + kChunk - 1) / kChunk; }
   // The first tile of sequence `index`: chunks(rows) ≤ rows / 16 + kSpare, so that none overlap.
   PERIGEE_HD static int first(int first_row, int index) { return first_row / kChunk + kSpare * index; }
-  static int64_t count(int rows, int sequences) { return int64_t{rows} / kChunk + kSpare * int64_t{sequences}; }
+  static int64_t count(int rows, int sequences) {
+    return int64_t{rows} / kChunk + kSpare * int64_t{sequences};
+  }
 };
 
 struct KdaChunkLaunch {
@@ -41,11 +43,11 @@ struct KdaChunkLaunch {
   const bf16 *q, *k, *v;
   const float *g, *beta;
   float* out;
-  int heads;                      // of the layer: D = heads·128
-  int first_head, head_count;     // of this launch
-  int chunks_of_sequence;         // > 0: block b is of sequence b / chunks; 0: of the sequence that holds tile b
-  int64_t tile_blocks;            // tiles that kda_chunk_rows looks at
-  KdaTile* tiles;                 // [tiles, head_count]
+  int heads;                   // of the layer: D = heads·128
+  int first_head, head_count;  // of this launch
+  int chunks_of_sequence;      // > 0: block b is of sequence b / chunks; 0: of the sequence that holds tile b
+  int64_t tile_blocks;         // tiles that kda_chunk_rows looks at
+  KdaTile* tiles;              // [tiles, head_count]
 };
 
 void launch_kda_chunk_rows(const KdaChunkLaunch& launch, cudaStream_t stream);

@@ -1,7 +1,7 @@
-// kda_chunk_rows: a block for each chunk and head. Decays are those of pairs of rows, e^{G_i−G_j} with i > j, so
-// that no exponent is positive, whatever the decay. Rows form groups of 4. Inside a group a pair's decay is taken
-// as it is; between groups it is e^{G_i−G_a} · e^{G_a−G_b} · e^{G_b−G_j}, a the first row of i's group and b the
-// last of j's: 37 exponentials a channel instead of 151. Row i reads rows ≤ i alone.
+// kda_chunk_rows: a block for each chunk and head. Decays are those of pairs of rows, e^{G_i−G_j} with i > j,
+// so that no exponent is positive, whatever the decay. Rows form groups of 4. Inside a group a pair's decay
+// is taken as it is; between groups it is e^{G_i−G_a} · e^{G_a−G_b} · e^{G_b−G_j}, a the first row of i's
+// group and b the last of j's: 37 exponentials a channel instead of 151. Row i reads rows ≤ i alone.
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/kda_chunk.cuh"
 #include "ops/cuda/reduce.cuh"
@@ -14,19 +14,19 @@ namespace {
 constexpr int kThreads = kKdaHead;  // one a key channel
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kGroup = 4, kGroups = kChunk / kGroup;
-constexpr int kPairs = 7;  // of a group: (1,0), (2,0), (2,1), (3,0), (3,1), (3,2), (3,3)
+constexpr int kPairs = 7;           // of a group: (1,0), (2,0), (2,1), (3,0), (3,1), (3,2), (3,3)
 constexpr int kRow = kKdaHead + 8;  // floats: eight rows of one operand lie in different banks of memory
 
 __host__ __device__ constexpr int pair_of(int t, int s) { return t * (t - 1) / 2 + s; }
 __host__ __device__ constexpr int between(int i, int j) { return i * (i - 1) / 2 + j; }  // groups j < i
 
 struct Decayed {
-  float q[kChunk][kRow];               // e^{G_i−G_a} q_i
-  float k[kChunk][kRow];               // e^{G_i−G_a} k_i
-  float pair[kGroups][kPairs][kRow];   // e^{G_t−G_s} k_s in a group; the last is k_3
-  float between[6][kRow];              // e^{G_a−G_b}
-  float since_start[kGroups][kRow];    // e^{G_a}
-  float until_end[kGroups][kRow];      // e^{G_15−G_b}
+  float q[kChunk][kRow];              // e^{G_i−G_a} q_i
+  float k[kChunk][kRow];              // e^{G_i−G_a} k_i
+  float pair[kGroups][kPairs][kRow];  // e^{G_t−G_s} k_s in a group; the last is k_3
+  float between[6][kRow];             // e^{G_a−G_b}
+  float since_start[kGroups][kRow];   // e^{G_a}
+  float until_end[kGroups][kRow];     // e^{G_15−G_b}
   float A[kChunk][kChunk];
 };
 
@@ -114,8 +114,8 @@ __device__ float4 times(const float4& x, const float4& y) {
 
 __device__ float4 widen(const bf16* x) {
   const uint2 four = *reinterpret_cast<const uint2*>(x);
-  return {__uint_as_float(four.x << 16), __uint_as_float(four.x & 0xFFFF0000u),
-          __uint_as_float(four.y << 16), __uint_as_float(four.y & 0xFFFF0000u)};
+  return {__uint_as_float(four.x << 16), __uint_as_float(four.x & 0xFFFF0000u), __uint_as_float(four.y << 16),
+          __uint_as_float(four.y & 0xFFFF0000u)};
 }
 
 // Sums 32 values over the warp at once: lane l gets value l, added with strides 16 … 1.
@@ -133,7 +133,8 @@ __device__ float sum_each(float (&v)[kWarp]) {
 }
 
 // One warp: row i of M and of A. A lane has four channels.
-__device__ void row_products(const KdaChunkLaunch& a, int64_t row, int head, int i, KdaTile& tile, Decayed& s) {
+__device__ void row_products(const KdaChunkLaunch& a, int64_t row, int head, int i, KdaTile& tile,
+                             Decayed& s) {
   const int lane = threadIdx.x % kWarp, d = 4 * lane, group = i / kGroup, t = i % kGroup;
   const int64_t at = (row * a.heads + head) * kKdaHead + d;
   const float4 q = widen(a.q + at), k = widen(a.k + at);

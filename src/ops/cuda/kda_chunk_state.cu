@@ -1,7 +1,8 @@
-// kda_chunk_state: the walk over a sequence's chunks. A block has 16 or 32 value columns of one head; each of its
-// four warps has them for 32 of the key channels of S, in registers, transposed (value columns are rows of the
-// matrix instructions), so that what one product gives is the operand of the next. Only the sums over key channels
-// cross warps, added as (0 + 1) + (2 + 3). Columns are independent: how many a block has changes no bit.
+// kda_chunk_state: the walk over a sequence's chunks. A block has 16 or 32 value columns of one head; each of
+// its four warps has them for 32 of the key channels of S, in registers, transposed (value columns are rows
+// of the matrix instructions), so that what one product gives is the operand of the next. Only the sums over
+// key channels cross warps, added as (0 + 1) + (2 + 3). Columns are independent: how many a block has changes
+// no bit.
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/kda_chunk.cuh"
 #include "ops/cuda/reduce.cuh"
@@ -28,7 +29,8 @@ struct Columns<2> {
   using Halves = uint2;
 };
 
-// Value columns first … first + 2·kTiles − 1 of this thread: column 2·tile + half is row r + 8·half of a tile.
+// Value columns first … first + 2·kTiles − 1 of this thread: column 2·tile + half is row r + 8·half of a
+// tile.
 template <int kTiles>
 __device__ void load_columns(const float* from, float (&x)[2 * kTiles]) {
   *reinterpret_cast<typename Columns<kTiles>::Floats*>(x) =
@@ -59,7 +61,7 @@ struct Operands {
   SplitB keys[kSteps][2], queries[kSteps][2], commit[kKeyTiles];
   float2 decay[kKeyTiles];
   RowPiece T[2], M;
-  Halves v[2][2];                  // [half][e]: row 8·half + 2c + e
+  Halves v[2][2];                       // [half][e]: row 8·half + 2c + e
   alignas(16) float w[2][2][kColumns];  // of rows of earlier steps
   float beta[2][2];
 
@@ -103,8 +105,8 @@ struct Operands {
     if (span.is_new(i)) M.load(tile.M[i], threadIdx.x % 4);
   }
   // `row` and `column`: of row 0 of the chunk in the step's arrays, and of this thread.
-  __device__ void load_values(const KdaChunkLaunch& a, const SlotView& slot, const ChunkSpan& span, int64_t row,
-                              int head, int column) {
+  __device__ void load_values(const KdaChunkLaunch& a, const SlotView& slot, const ChunkSpan& span,
+                              int64_t row, int head, int column) {
     const int64_t D = int64_t{a.heads} * kKdaHead;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -119,8 +121,7 @@ struct Operands {
           v[half][e] = *reinterpret_cast<const Halves*>(a.v + (row + i) * D + column);
           beta[half][e] = a.beta[(row + i) * a.heads + head];
         }
-        if (i < span.old)
-          load_columns<kTiles>(slot.w + ring_row(span.start + i) * D + column, w[half][e]);
+        if (i < span.old) load_columns<kTiles>(slot.w + ring_row(span.start + i) * D + column, w[half][e]);
       }
     }
   }
@@ -254,7 +255,8 @@ __global__ void __launch_bounds__(kThreads) kda_chunk_state_kernel(const KdaChun
         SplitSum from_state;
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) from_state.add(state[m][step], in.queries[step][half]);
-        from_state_of_warp[warp][m][half][lane] = {from_state[0], from_state[1], from_state[2], from_state[3]};
+        from_state_of_warp[warp][m][half][lane] = {from_state[0], from_state[1], from_state[2],
+                                                   from_state[3]};
       }
     }
     SplitA u[kTiles];
@@ -266,8 +268,8 @@ __global__ void __launch_bounds__(kThreads) kda_chunk_state_kernel(const KdaChun
       u[m] = split_a(left, right);
     }
 
-    // S ← e^{G_15} ⊙ S + Σ_j (e^{G_15−G_j} ⊙ k_j) u_jᵀ. What the matrix instructions give is rounded towards zero:
-    // the sum over chunks is not left to them.
+    // S ← e^{G_15} ⊙ S + Σ_j (e^{G_15−G_j} ⊙ k_j) u_jᵀ. What the matrix instructions give is rounded towards
+    // zero: the sum over chunks is not left to them.
     if (span.whole() && (stores || !last)) {
 #pragma unroll
       for (int t = 0; t < kKeyTiles; ++t) {
@@ -371,7 +373,8 @@ __global__ void __launch_bounds__(kKdaHead) keep_rows_kernel(const KdaChunkLaunc
 }  // namespace
 
 void launch_kda_chunk_state(const KdaChunkLaunch& launch, cudaStream_t stream) {
-  const auto sequences = static_cast<unsigned>(launch.rows.count), heads = static_cast<unsigned>(launch.head_count);
+  const auto sequences = static_cast<unsigned>(launch.rows.count),
+             heads = static_cast<unsigned>(launch.head_count);
   // Few sequences: narrow blocks, so that more multiprocessors share the walk.
   constexpr unsigned kNarrowBelow = 64;
   if (sequences * heads < kNarrowBelow) {

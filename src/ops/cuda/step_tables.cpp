@@ -1,6 +1,7 @@
 #include "ops/cuda/step_tables.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@ namespace perigee::cuda {
 namespace {
 
 constexpr int64_t kAlign = 16;
+constexpr int64_t kShortestBound = 1024;
 
 int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -60,6 +62,13 @@ void StepTables::begin(const StepInputs& in) {
   make_room(bytes_of(in));
   offset_.clear();
   used_ = 0;
+  bounds_.assign(in.sequences.begin(), in.sequences.end());
+  if (in.repeatable) {
+    int64_t end = kShortestBound;
+    for (const SequenceRows& s : in.sequences) end = std::max(end, s.start + s.rows);
+    end = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(end)));
+    for (SequenceRows& s : bounds_) s.start = end - s.rows;
+  }
   const int64_t rows = static_cast<int64_t>(in.tokens.size()),
                 sequences = static_cast<int64_t>(in.sequences.size());
   std::copy(in.tokens.begin(), in.tokens.end(), put<int32_t>(in.tokens.data(), rows));

@@ -59,6 +59,10 @@ class StepTables {
 
   void begin(const StepInputs& inputs);
 
+  // The step's sequences for sizing launches and workspaces: their rows, and starts that are at least as late
+  // as the true ones. A repeatable step gets the next power of two for all, so that steps of one shape are
+  // launched alike.
+  std::span<const SequenceRows> bounds() const { return bounds_; }
   RowsView rows() const { return rows_; }
   // Of spans that begin() was given.
   const int32_t* tokens(std::span<const int32_t> tokens) const { return find<int32_t>(tokens.data()); }
@@ -86,6 +90,7 @@ class StepTables {
   MemoryBlock device_;
   std::unordered_map<const void*, int64_t> offset_;  // by the address of the host's span
   RowsView rows_{};
+  std::vector<SequenceRows> bounds_;
   uint8_t* const* const* pages_ = nullptr;  // on the device
 };
 
