@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cache/sequence_cache.h"
@@ -79,6 +81,34 @@ inline cuda::CudaBackend& gpu() {
   static cuda::CudaBackend backend;
   return backend;
 }
+
+// What the host knows of a step with one KDA layer (slots may be empty), told to the GPU. The stages are to be
+// called with these very spans.
+class GpuStep {
+ public:
+  explicit GpuStep(std::vector<SequenceRows> sequences, std::vector<KdaSlot> slots = {})
+      : sequences_(std::move(sequences)), slots_{std::move(slots)} {
+    int rows = 0;
+    for (const SequenceRows& s : sequences_) rows += s.rows;
+    tokens_.resize(rows);
+  }
+  void begin() const {
+    gpu().begin_step({.tokens = tokens_,
+                      .logit_rows = {},
+                      .sequences = sequences_,
+                      .slots = slots_,
+                      .pages = {},
+                      .page_count = {}});
+  }
+  int rows() const { return static_cast<int>(tokens_.size()); }
+  std::span<const SequenceRows> sequences() const { return sequences_; }
+  std::span<const KdaSlot> slots() const { return slots_[0]; }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<SequenceRows> sequences_;
+  std::vector<std::vector<KdaSlot>> slots_;
+};
 
 inline double relative_l2(const Shared<bf16>& got, const Shared<bf16>& want) {
   return relative_l2(std::vector<bf16>(got.begin(), got.end()),

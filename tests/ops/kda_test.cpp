@@ -4,13 +4,14 @@
 #include <memory>
 
 #include "cache/sequence_cache.h"
+#include "ops/kda_inputs.h"
 #include "ops/reference.h"
 #include "ops/vectors.h"
 
 namespace perigee {
 namespace {
 
-using test::Doubles, test::Matrix, test::Random;
+using test::Doubles, test::KdaInputs, test::Matrix, test::Random;
 
 constexpr int kHeads = 2, kHead = 128, kD = kHeads * kHead;
 
@@ -108,78 +109,9 @@ TEST(KdaProject, OracleDecays) {
   }
 }
 
-// What the recurrence reads, per token and head.
-struct Inputs {
-  int tokens;
-  std::vector<bf16> conv_input, q, k, v;
-  std::vector<float> g, beta;
-
-  Inputs(Random& random, int tokens, bool bounded)
-      : tokens(tokens),
-        conv_input(random.bf16s(int64_t{tokens} * 3 * kD)),
-        q(random.bf16s(int64_t{tokens} * kD)),
-        k(q.size()),
-        v(random.bf16s(int64_t{tokens} * kD)),
-        g(q.size()),
-        beta(int64_t{tokens} * kHeads) {
-    for (int64_t at = 0; at < int64_t{tokens} * kHeads; ++at) {
-      // Keys repeat in part, so that T is far from the identity.
-      const std::vector<float> key = random.floats(kHead);
-      double norm_q = 0, norm_k = 0;
-      std::vector<float> mixed(kHead);
-      for (int d = 0; d < kHead; ++d) {
-        const float before = at >= 2 * kHeads ? bf16_to_float(k[(at - 2 * kHeads) * kHead + d]) * 8 : 0.0f;
-        mixed[d] = key[d] + before;
-        norm_k += double{mixed[d]} * mixed[d];
-        norm_q += std::pow(bf16_to_float(q[at * kHead + d]), 2);
-      }
-      for (int d = 0; d < kHead; ++d) {
-        const int64_t i = at * kHead + d;
-        k[i] = float_to_bf16(static_cast<float>(mixed[d] / std::sqrt(norm_k)));
-        q[i] = float_to_bf16(static_cast<float>(bf16_to_float(q[i]) / std::sqrt(norm_q * kHead)));
-        // Slow, middling and strong decay side by side: channel d mod 4 = 3 loses e^−5 every step when
-        // bounded.
-        const double u = random.normal(3.0f, d % 4 == 3 ? 60.0f : -4.0f + 3.0f * static_cast<float>(d % 4));
-        g[i] = static_cast<float>(bounded ? -5 * test::sigmoid(u) : -1.5 * test::softplus(u));
-      }
-      beta[at] = static_cast<float>(test::sigmoid(random.normal(1.5f)));
-    }
-  }
-};
-
-// S ← diag(e^g) S; S ← S + β k (v − Sᵀk)ᵀ; o = Sᵀq, in fp64. The state after the last token goes to `state`.
-Doubles recurrence(const Inputs& x, int heads, Doubles* state = nullptr) {
-  const int D = heads * kHead;
-  Doubles out(int64_t{x.tokens} * D), S(int64_t{heads} * kHead * kHead);
-  for (int t = 0; t < x.tokens; ++t) {
-    for (int h = 0; h < heads; ++h) {
-      double* s = &S[int64_t{h} * kHead * kHead];
-      const int64_t at = int64_t{t} * D + h * kHead;
-      Doubles predicted(kHead);
-      for (int d = 0; d < kHead; ++d) {
-        const double decay = std::exp(double{x.g[at + d]}), k = bf16_to_float(x.k[at + d]);
-        for (int c = 0; c < kHead; ++c) {
-          s[d * kHead + c] *= decay;
-          predicted[c] += k * s[d * kHead + c];
-        }
-      }
-      for (int d = 0; d < kHead; ++d) {
-        const double bk = x.beta[t * heads + h] * double{bf16_to_float(x.k[at + d])};
-        const double q = bf16_to_float(x.q[at + d]);
-        for (int c = 0; c < kHead; ++c) {
-          s[d * kHead + c] += bk * (bf16_to_float(x.v[at + c]) - predicted[c]);
-          out[at + c] += q * s[d * kHead + c];
-        }
-      }
-    }
-  }
-  if (state) *state = S;
-  return out;
-}
-
 // Rows [start, start + rows) as one step, of which those from `accepted` on may be dropped later.
 std::vector<float> run_chunk(cpu::PlainBackend& backend, SequenceCache& cache, const KdaConfig& config,
-                             const Inputs& x, int start, int rows, int accepted) {
+                             const KdaInputs& x, int start, int rows, int accepted) {
   const int D = config.num_heads * kHead;
   const KdaSlot slot = cache.slot(0);
   const SequenceRows sequence{.first_row = 0, .rows = rows, .start = start, .accepted = accepted};
@@ -203,13 +135,13 @@ class KdaChunk : public testing::TestWithParam<bool> {};
 TEST_P(KdaChunk, IsTheRecurrence) {
   constexpr int kTokens = 224;
   Random random(40 + GetParam());
-  const Inputs x(random, kTokens, GetParam());
+  const KdaInputs x(random, kTokens, kHeads, GetParam());
   const KdaConfig config = kda_config();
   cpu::PlainBackend backend(2);
   SequenceCache cache = one_kda_layer();
   const std::vector<float> out = run_chunk(backend, cache, config, x, 0, kTokens, kTokens);
   Doubles state;
-  const Doubles want = recurrence(x, kHeads, &state);
+  const Doubles want = test::kda_recurrence(x, &state);
   const double error = test::relative_l2(out, want);
   RecordProperty("relative_l2", std::to_string(error));
   EXPECT_LT(error, 2e-6);
@@ -232,7 +164,7 @@ TEST_P(KdaChunk, IsTheRecurrence) {
 TEST_P(KdaChunk, StepsAndDroppedDraftsKeepTheBits) {
   constexpr int kTokens = 120;
   Random random(50 + GetParam());
-  const Inputs x(random, kTokens, GetParam()), wrong(random, kTokens, GetParam());
+  const KdaInputs x(random, kTokens, kHeads, GetParam()), wrong(random, kTokens, kHeads, GetParam());
   const KdaConfig config = kda_config();
   cpu::PlainBackend backend(1);
   SequenceCache whole = one_kda_layer(), cache = one_kda_layer();
@@ -254,7 +186,7 @@ TEST_P(KdaChunk, OracleVectors) {
   const std::string kind = GetParam() ? "bounded" : "unbounded";
   const test::Vectors v("kda");
   Random random(0);
-  Inputs x(random, 0, true);
+  KdaInputs x(random, 0, 1, true);
   x.tokens = 48;
   x.q = v.bf16s("q"), x.k = v.bf16s("k"), x.v = v.bf16s("v");
   x.conv_input.assign(48 * 3 * kHead, 0);
@@ -279,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(, KdaChunk, testing::Values(true, false),
 TEST(KdaConv, AtTheStartAndOverSteps) {
   constexpr int kTokens = 60;
   Random random(60);
-  const Inputs x(random, kTokens, true);
+  const KdaInputs x(random, kTokens, kHeads, true);
   const std::vector<float> taps = random.floats(3 * kD * 4, 0.5f);
   KdaWeights w;
   w.conv_q = taps.data(), w.conv_k = taps.data() + kD * 4, w.conv_v = taps.data() + 2 * kD * 4;

@@ -13,11 +13,22 @@ namespace {
 constexpr int kHead = 128, kPerThread = kHead / kWarp;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
+// Four bf16, one load.
 struct alignas(8) Four {
-  bf16 x[kPerThread];
+  uint32_t pair[2];  // the earlier channel in the low half
+  __device__ float operator[](int i) const {
+    return __uint_as_float(i % 2 ? pair[i / 2] & 0xFFFF0000u : pair[i / 2] << 16);
+  }
 };
 
 __device__ Four load(const bf16* from) { return *reinterpret_cast<const Four*>(from); }
+__device__ void store(bf16* to, const float (&x)[kPerThread]) {
+  Four y;
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+    y.pair[n] = float_to_bf16(x[2 * n]) | uint32_t{float_to_bf16(x[2 * n + 1])} << 16;
+  *reinterpret_cast<Four*>(to) = y;
+}
 
 unsigned blocks(int64_t work, int64_t of_block) {
   return static_cast<unsigned>((work + of_block - 1) / of_block);
@@ -49,9 +60,9 @@ constexpr int kTaps = 4;
 struct ConvParameters {
   RowsView rows;
   const SlotView* slots;
-  const float* taps[3];    // each [D, 4]
-  const bf16* conv_input;  // [rows, 3, D]
-  bf16* out[3];            // each [rows, D]
+  const float *taps_q, *taps_k, *taps_v;  // each [D, 4]
+  const bf16* conv_input;                 // [rows, 3, D]
+  bf16 *q, *k, *v;                        // each [rows, D]
   int heads;
   int run;  // rows of a warp, which keeps taps and the inputs before
 };
@@ -62,10 +73,12 @@ __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters
   const int part = unit / a.heads, head = unit % a.heads;
   const int64_t D = int64_t{a.heads} * kHead;
   const int column = head * kHead + threadIdx.x % kWarp * kPerThread;
+  const float* taps = part == 0 ? a.taps_q : part == 1 ? a.taps_k : a.taps_v;
+  bf16* out = part == 0 ? a.q : part == 1 ? a.k : a.v;
   float tap[kPerThread][kTaps];
 #pragma unroll
   for (int n = 0; n < kPerThread; ++n) {
-    const float4 four = *reinterpret_cast<const float4*>(a.taps[part] + int64_t{column + n} * kTaps);
+    const float4 four = *reinterpret_cast<const float4*>(taps + int64_t{column + n} * kTaps);
     tap[n][0] = four.x, tap[n][1] = four.y, tap[n][2] = four.z, tap[n][3] = four.w;
   }
   const auto input = [&](int64_t row) { return load(a.conv_input + (row * 3 + part) * D + column); };
@@ -102,17 +115,16 @@ __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters
     for (int n = 0; n < kPerThread; ++n) {
       float sum = 0.0f;
 #pragma unroll
-      for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(tap[n][t], bf16_to_float(window[t].x[n]), sum);
+      for (int t = 0; t < kTaps; ++t) sum = __fmaf_rn(tap[n][t], window[t][n], sum);
       y[n] = silu(sum);
       squares = __fmaf_rn(y[n], y[n], squares);
     }
     float scale = 1.0f;
     if (part < 2) scale = rsqrt(warp_sum(squares) + 1e-6f);
     if (part == 0) scale *= 0.08838834764831845f;  // 128^-½
-    Four out;
 #pragma unroll
-    for (int n = 0; n < kPerThread; ++n) out.x[n] = float_to_bf16(y[n] * scale);
-    *reinterpret_cast<Four*>(a.out[part] + row * D + column) = out;
+    for (float& x : y) x *= scale;
+    store(out + row * D + column, y);
   }
 }
 
@@ -138,11 +150,10 @@ __global__ void __launch_bounds__(kThreads) kda_norm_gate_kernel(const NormGateP
 #pragma unroll
   for (int n = 0; n < kPerThread; ++n) squares = __fmaf_rn(o[n], o[n], squares);
   const float scale = rsqrt(warp_sum(squares) / kHead + a.eps);
-  Four y;
+  float y[kPerThread];
 #pragma unroll
-  for (int n = 0; n < kPerThread; ++n)
-    y.x[n] = float_to_bf16(o[n] * scale * norm[n] * sigmoid(bf16_to_float(gate.x[n])));
-  *reinterpret_cast<Four*>(a.y + unit * kHead + d) = y;
+  for (int n = 0; n < kPerThread; ++n) y[n] = o[n] * scale * norm[n] * sigmoid(gate[n]);
+  store(a.y + unit * kHead + d, y);
 }
 
 }  // namespace
@@ -167,9 +178,13 @@ void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotVi
   const int heads = args.config.num_heads, run = rows.rows >= kManyRows ? 8 : 1;
   const ConvParameters p{.rows = rows,
                          .slots = slots,
-                         .taps = {args.weights.conv_q, args.weights.conv_k, args.weights.conv_v},
+                         .taps_q = args.weights.conv_q,
+                         .taps_k = args.weights.conv_k,
+                         .taps_v = args.weights.conv_v,
                          .conv_input = args.conv_input,
-                         .out = {args.q, args.k, args.v},
+                         .q = args.q,
+                         .k = args.k,
+                         .v = args.v,
                          .heads = heads,
                          .run = run};
   kda_conv_kernel<<<dim3(blocks(rows.rows, run), blocks(3 * heads, kWarps)), kThreads, 0, stream>>>(p);

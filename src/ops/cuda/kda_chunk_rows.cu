@@ -119,16 +119,15 @@ __device__ float4 widen(const bf16* x) {
 }
 
 // Sums 32 values over the warp at once: lane l gets value l, added with strides 16 … 1.
+template <int kStride = kWarp / 2>
 __device__ float sum_each(float (&v)[kWarp]) {
+  const bool upper = threadIdx.x & kStride;
 #pragma unroll
-  for (int stride = kWarp / 2; stride > 0; stride /= 2) {
-    const bool upper = threadIdx.x & stride;
-#pragma unroll
-    for (int i = 0; i < stride; ++i) {
-      const float keep = upper ? v[i + stride] : v[i], give = upper ? v[i] : v[i + stride];
-      v[i] = keep + __shfl_xor_sync(kAllLanes, give, stride);
-    }
+  for (int i = 0; i < kStride; ++i) {
+    const float keep = upper ? v[i + kStride] : v[i], give = upper ? v[i] : v[i + kStride];
+    v[i] = keep + __shfl_xor_sync(kAllLanes, give, kStride);
   }
+  if constexpr (kStride > 1) return sum_each<kStride / 2>(v);
   return v[0];
 }
 
