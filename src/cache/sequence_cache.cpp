@@ -74,6 +74,23 @@ SequenceCache SequenceCache::fork() const {
   return copy;
 }
 
+void SequenceCache::upload(const SequenceCache& other) {
+  check(length_ == 0 && other.pool_->memory().on_host(),
+        "SequenceCache::upload: from the host to an empty cache");
+  reserve(other.length_, other.base());
+  Memory& memory = pool_->memory();
+  const int64_t bytes = pool_->plan().row_bytes();
+  const auto rows = [&](const std::vector<Row>& to, const std::vector<Row>& from) {
+    for (size_t i = 0; i < from.size(); ++i) memory.upload(to[i].data(), from[i].data(), bytes);
+  };
+  rows(rows_, other.rows_);
+  std::vector<Row>& state = next_state_.empty() ? state_ : next_state_;
+  rows(state, other.state_);
+  if (slot_) memory.upload(slot_.data(), other.slot_.data(), pool_->plan().slot_bytes());
+  base_ = other.base_;
+  set_length(other.length_);
+}
+
 bool SequenceCache::copies_last_row(int64_t tokens) const {
   return tokens > length_ && length_ % pool_->plan().block_tokens() != 0 && !owns_last_row_;
 }

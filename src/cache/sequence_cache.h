@@ -27,6 +27,9 @@ class SequenceCache {
   // A second sequence with the same tokens. It shares the rows; throws like reserve() when no slot is free.
   SequenceCache fork() const;
 
+  // The same tokens as `other`, an equal cache in another memory that lies on the host; this one is empty.
+  void upload(const SequenceCache& other);
+
   int64_t length() const { return length_; }
   // The stored chunk start: where checkpoint() stands, and what a sequence cannot shrink below.
   int64_t base() const { return base_.empty() ? length_ / kChunk * kChunk : base_[0]; }

@@ -43,8 +43,16 @@ class BatchRun {
   BatchRun(const Flags& f, Runner& runner, bool traced) : f_(f), runner_(runner), traced_(traced) {
     ThreadPool pool(runner.threads());
     for (int b = 0; b < f.batch; ++b) {
-      caches_.emplace_back(runner.cache_shape());
-      fill_dummy_context(caches_[b], runner.cache_shape(), f.depth, static_cast<uint64_t>(b), pool);
+      const int64_t most = f.depth + f.input_len + f.output_len + 1;
+      caches_.emplace_back(runner.cache_shape(), runner.memory(), most);
+      if (f.depth == 0) continue;
+      if (runner.memory().on_host()) {
+        fill_dummy_context(caches_[b], runner.cache_shape(), f.depth, static_cast<uint64_t>(b), pool);
+      } else {
+        SequenceCache host(runner.cache_shape(), host_memory(), most);
+        fill_dummy_context(host, runner.cache_shape(), f.depth, static_cast<uint64_t>(b), pool);
+        caches_[b].upload(host);
+      }
     }
   }
 
@@ -142,14 +150,14 @@ BenchRow phase_row(const char* name, double tokens, const std::vector<double>& s
 
 void print_text(const BenchReport& report, const Ceilings& ceilings) {
   fmt::print("{}\n", report.headline());
-  fmt::print("ceilings {:>9.1f} GB/s read, {:.1f} GFLOP/s dpbf16 ({})\n", ceilings.read_bytes_per_s / 1e9,
-             ceilings.dpbf16_flop_per_s / 1e9, CeilingMeter::dpbf16_instruction());
+  fmt::print("ceilings {:>9.1f} GB/s read, {:.1f} GFLOP/s bf16 ({})\n", ceilings.read_bytes_per_s / 1e9,
+             ceilings.dpbf16_flop_per_s / 1e9, ceilings.instruction);
   for (const BenchRow& r : report.rows()) {
     if (!r.limit) continue;
     fmt::print(
         "{:<8} {:>9.1f} tokens/s  {:>3.0f} % of the {:.1f} that {} allows  ({:.1f} GB/s, {:.1f} GFLOP/s)\n",
         r.name.substr(0, r.name.find('_')), r.value, 100 * r.value / *r.limit, *r.limit,
-        r.limit_by == "read_bandwidth" ? "the read bandwidth" : "the dpbf16 rate",
+        r.limit_by == "read_bandwidth" ? "the read bandwidth" : "the bf16 rate",
         r.details.at("read_gb_per_s").as_double(), r.details.at("gflop_per_s").as_double());
   }
 }
@@ -172,8 +180,9 @@ int run_latency(const Flags& f) {
   BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
   report.settings = {{"input_len", f.input_len}, {"output_len", f.output_len}, {"batch_size", f.batch},
                      {"depth", f.depth},         {"repeats", f.repeats},       {"threads", runner.threads()}};
-  CeilingMeter ceilings(runner.threads());
-  ceilings.measure();
+  const bool on_host = runner.memory().on_host();
+  CeilingMeter meter(runner.threads());
+  if (on_host) meter.measure();
   Steps prefill_steps, decode_steps;
   {  // warms caches and workspace up, and counts the experts
     BatchRun run(f, runner, true);
@@ -186,19 +195,18 @@ int run_latency(const Flags& f) {
     prefill.push_back(run.prefill(nullptr));
     decode.push_back(run.decode(nullptr));
   }
-  ceilings.measure();
+  if (on_host) meter.measure();
+  const Ceilings ceilings = on_host ? meter.best() : device_ceilings(runner.memory());
 
   const double prompt = double(f.input_len) * f.batch, answer = double(f.output_len) * f.batch;
-  report.add(
-      phase_row("prefill_tokens_per_s", prompt, prefill, prefill_steps, runner.config(), ceilings.best()));
-  report.add(
-      phase_row("decode_tokens_per_s", answer, decode, decode_steps, runner.config(), ceilings.best()));
-  report.add_ceilings(ceilings.best());
+  report.add(phase_row("prefill_tokens_per_s", prompt, prefill, prefill_steps, runner.config(), ceilings));
+  report.add(phase_row("decode_tokens_per_s", answer, decode, decode_steps, runner.config(), ceilings));
+  report.add_ceilings(ceilings);
   report.write(f.out);
   if (f.json) {
     fmt::print("{}\n", json_text(report.json()));
   } else {
-    print_text(report, ceilings.best());
+    print_text(report, ceilings);
   }
   return 0;
 }

@@ -63,7 +63,7 @@ void BenchReport::add_ceilings(const Ceilings& ceilings) {
   add({.name = "dpbf16_rate",
        .value = ceilings.dpbf16_flop_per_s / 1e9,
        .unit = "GFLOP/s",
-       .details = {{"instruction", CeilingMeter::dpbf16_instruction()}}});
+       .details = {{"instruction", ceilings.instruction}}});
 }
 
 std::string BenchReport::headline() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "model/weights_memory.h"
 
@@ -17,7 +18,12 @@ struct Ceilings {
   // registers: vdpbf16ps where the CPU has it, else two fp32 fused multiply-adds on operands that are widened
   // already. A multiply-add counts as two operations.
   double dpbf16_flop_per_s = 0;
+  std::string instruction;  // behind dpbf16_flop_per_s
 };
+
+// A GPU's: bytes read and written of a large copy, measured, and the rate of a large bf16 product on an H200
+// (790 TFLOP/s), which is not.
+Ceilings device_ceilings(Memory& memory);
 
 // Measures whenever it is asked and keeps the best of all times: other programs can only slow it down.
 class CeilingMeter {
@@ -26,7 +32,6 @@ class CeilingMeter {
 
   void measure();
   const Ceilings& best() const { return best_; }
-  // The instruction behind dpbf16_flop_per_s.
   static std::string dpbf16_instruction();
 
   // Fills every cache with other data, as a whole model step does between two uses of the same weights.

@@ -194,7 +194,7 @@ served_model_name: [from-file, second]
 max-model-len: 4k
 ctx-size: null
 disable-access-log: true
-enforce-eager: yes
+trust-remote-code: yes
 jinja: false
 default-chat-template-kwargs: {{thinking: false}}
 allowed-origins: '["*"]'
@@ -209,7 +209,7 @@ def test_flags_from_a_file(tmp_path):
         answer = json.load(post(server, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}))
         assert "reasoning" not in answer["choices"][0]["message"]
         assert server.stop() == 0
-        assert "--enforce-eager has no effect" in server.log and "--jinja" not in server.log and "{" not in server.log
+        assert "--trust-remote-code has no effect" in server.log and "--jinja" not in server.log and "{" not in server.log
     # The command line goes before the file, under whatever name.
     with Server(f"--config={file}", "-c", "5k", "--alias", "mine", model=["-m", MODEL + "/"]) as server:
         assert [(m["id"], m["max_model_len"], m["root"]) for m in models_of(server)] == [("mine", 5000, MODEL)]
