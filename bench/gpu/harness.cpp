@@ -45,6 +45,7 @@ DeviceArray<T> repeated(int64_t count, const Draw& draw) {
     cuda_check(cudaMemcpy(out.data() + at, block.data(), some * sizeof(T), cudaMemcpyHostToDevice),
                "cudaMemcpy");
   }
+  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return out;
 }
 

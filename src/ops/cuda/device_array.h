@@ -24,6 +24,8 @@ class DeviceArray {
   explicit DeviceArray(std::span<const T> host) : DeviceArray(host.size()) {
     cuda_check(cudaMemcpy(data(), host.data(), host.size_bytes(), cudaMemcpyHostToDevice),
                "cudaMemcpy to the device");
+    // The call may return before the copy is done, and streams of backends do not wait for it.
+    cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
