@@ -1,5 +1,6 @@
-// The KDA stages at K3.1's TP8 shape, 12 heads: prefill of one sequence of 8,192 tokens, and decode of 64 sequences,
-// their places in the open chunk spread evenly or all at its end (where every one stores its state).
+// The KDA stages at K3.1's TP8 shape, 12 heads: prefill of one sequence of 8,192 tokens, and decode of 64
+// sequences, their places in the open chunk spread evenly or all at its end (where every one stores its
+// state).
 #include <fmt/format.h>
 
 #include "bench/gpu/harness.h"
@@ -11,8 +12,8 @@ namespace {
 constexpr int kHeads = 12, kHead = 128;
 constexpr int64_t kD = kHeads * kHead, kState = int64_t{kHeads} * kHead * kHead;
 
-// One step of `sequences` sequences over `sets` layers of their own, so that a graph over the layers reads more
-// than L2 holds.
+// One step of `sequences` sequences over `sets` layers of their own, so that a graph over the layers reads
+// more than L2 holds.
 class KdaStep {
  public:
   KdaStep(int sets, std::vector<SequenceRows> sequences)
@@ -154,13 +155,16 @@ void kda(Bench& bench) {
         step.conv(bench, set);
         step.chunk(bench, set);
       });
-      const bool goal = count == 64;  // the public figures are of the fused kernel, convolution and norm included
+      const bool goal =
+          count == 64;  // the public figures are of the fused kernel, convolution and norm included
       bench.add({.name = fmt::format("kda_decode_{}{}", count, lock_step ? "_lock_step" : ""),
                  .value = us,
                  .limit = bench.limit_of_bytes(step.chunk_bytes() + step.conv_bytes()),
                  .target = goal ? 18.0 : 0,
                  .peer = "public H200",
-                 .peer_value = goal ? 31 : count == 8 ? 7.4 : 7.2});
+                 .peer_value = goal         ? 31
+                               : count == 8 ? 7.4
+                                            : 7.2});
       const double chunk = bench.microseconds(step.sets(), [&](int set) { step.chunk(bench, set); });
       bench.add({.name = fmt::format("kda_decode_{}{}_chunk", count, lock_step ? "_lock_step" : ""),
                  .value = chunk,
