@@ -64,5 +64,6 @@ void launch_read(const void* from, int64_t bytes, void* sink, cudaStream_t strea
 void attn_res_mix(Bench&);
 void products(Bench&);
 void experts(Bench&);
+void kda(Bench&);
 
 }  // namespace perigee::cuda::bench

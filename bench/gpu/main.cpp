@@ -14,6 +14,7 @@ using Run = void (*)(Bench&);
 
 const std::map<std::string, Run> kBenches = {{"attn_res_mix", perigee::cuda::bench::attn_res_mix},
                                              {"experts", perigee::cuda::bench::experts},
+                                             {"kda", perigee::cuda::bench::kda},
                                              {"products", perigee::cuda::bench::products}};
 
 int run(const std::string& commit, const std::string& date, const std::vector<std::string>& only,

@@ -82,8 +82,8 @@ inline cuda::CudaBackend& gpu() {
   return backend;
 }
 
-// What the host knows of a step with one KDA layer (slots may be empty), told to the GPU. The stages are to be
-// called with these very spans.
+// What the host knows of a step with one KDA layer (slots may be empty), told to the GPU. The stages are to
+// be called with these very spans.
 class GpuStep {
  public:
   explicit GpuStep(std::vector<SequenceRows> sequences, std::vector<KdaSlot> slots = {})

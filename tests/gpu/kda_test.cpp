@@ -97,7 +97,9 @@ void step(Backend& backend, const std::vector<Part>& parts) {
 void step(Backend& backend, SequenceRun& run, int start, int rows, int accepted) {
   step(backend, {{.run = &run, .x = run.x, .start = start, .rows = rows, .accepted = accepted}});
 }
-void step(Backend& backend, SequenceRun& run, int start, int rows) { step(backend, run, start, rows, start + rows); }
+void step(Backend& backend, SequenceRun& run, int start, int rows) {
+  step(backend, run, start, rows, start + rows);
+}
 
 std::vector<float> stored_state(SequenceRun& run) {
   const KdaSlot slot = run.cache.slot(0);
@@ -171,8 +173,8 @@ TEST_P(KdaChunkOnGpu, IsTheRecurrence) {
   EXPECT_EQ(*run.cache.slot(0).base, kTokens);
 }
 
-// The same steps on both devices: outputs, state and what the slots keep. k and the conv inputs are copies, G is
-// the same sum, T differs by fp32 rounding alone, w also by the splits.
+// The same steps on both devices: outputs, state and what the slots keep. k and the conv inputs are copies, G
+// is the same sum, T differs by fp32 rounding alone, w also by the splits.
 TEST_P(KdaChunkOnGpu, AgreesWithTheCpuBackend) {
   constexpr int kTokens = 109;
   const KdaInputs x = inputs(200, kTokens);
@@ -264,8 +266,8 @@ TEST_P(KdaChunkOnGpu, VerificationKeepsTheBits) {
   }
 }
 
-// Alone, and in steps with others: one that prefills beside decoding ones (blocks find their chunk by search),
-// and many of about the same length.
+// Alone, and in steps with others: one that prefills beside decoding ones (blocks find their chunk by
+// search), and many of about the same length.
 TEST_P(KdaChunkOnGpu, BatchMatesChangeNothing) {
   constexpr int kTokens = 120, kSequences = 9;
   std::vector<KdaInputs> x;
@@ -341,8 +343,8 @@ TEST(KdaChunkWidths, WideAndNarrowBlocksGiveTheSameBits) {
     expect_same(together[s], alone[s], kTokens, "sequence " + std::to_string(s));
 }
 
-// q, k and v of the whole sequence in steps of any size: the same bits on the device, and those of the CPU but
-// for the few values that fall to the other side of a rounding boundary.
+// q, k and v of the whole sequence in steps of any size: the same bits on the device, and those of the CPU
+// but for the few values that fall to the other side of a rounding boundary.
 TEST(KdaConvOnGpu, AgreesWithTheCpuBackendInStepsOfAnySize) {
   constexpr int kTokens = 60, kHeads = 3, kD = kHeads * kHead;
   Random random(900);
@@ -385,7 +387,8 @@ TEST(KdaConvOnGpu, AgreesWithTheCpuBackendInStepsOfAnySize) {
   EXPECT_LT(test::relative_l2(whole.q, cpu.q), test::kBf16SamePlaces);
   EXPECT_LT(test::relative_l2(whole.k, cpu.k), test::kBf16SamePlaces);
   EXPECT_EQ(whole.v, cpu.v);  // no sum over channels in v
-  for (const std::vector<int>& steps : {std::vector<int>{1, 1, 1, 1, 1, 5, 50}, std::vector<int>{2, 37, 1, 20}}) {
+  for (const std::vector<int>& steps :
+       {std::vector<int>{1, 1, 1, 1, 1, 5, 50}, std::vector<int>{2, 37, 1, 20}}) {
     const Outputs split = run_steps(test::gpu(), steps);
     EXPECT_EQ(split.q, whole.q);
     EXPECT_EQ(split.k, whole.k);
@@ -477,7 +480,8 @@ TEST(KdaProjectOnGpu, AgreesWithTheCpuBackend) {
       if (bounded) config.gate_lower_bound = -5.0f;
       const Shared<bf16> x = test::shared(random.bf16s(kRows * kHidden));
       struct Outputs {
-        Shared<bf16> conv_input = test::poisoned<bf16>(kRows * 3 * kD), gate = test::poisoned<bf16>(kRows * kD);
+        Shared<bf16> conv_input = test::poisoned<bf16>(kRows * 3 * kD),
+                     gate = test::poisoned<bf16>(kRows * kD);
         Shared<float> g = test::poisoned<float>(kRows * kD), beta = test::poisoned<float>(kRows * kHeads);
       };
       const auto run = [&](Backend& backend) {

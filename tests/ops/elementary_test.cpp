@@ -83,6 +83,21 @@ TEST_F(Elementary, StatedBoundsHold) {
       sweep(cpu::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0x1p-126f, 0x1.fffffep127f, false), 1.5);
 }
 
+// Its bound grows with |x|, and is neither passed nor far away.
+TEST_F(Elementary, ExpDecay) {
+  double worst = 0;
+  for (uint32_t bits = 0; bits <= std::bit_cast<uint32_t>(87.0f); bits += 997) {
+    const double x = -std::bit_cast<float>(bits), want = std::exp(x);
+    const double error = std::fabs(cpu::exp_decay(static_cast<float>(x)) - want) / want;
+    worst = std::max(worst, error / (1.3e-7 - 1.4e-8 * x));
+  }
+  EXPECT_LE(worst, 1.0);
+  EXPECT_GE(worst, 0.5) << "the header's bound could be tighter";
+  EXPECT_EQ(cpu::exp_decay(0.0f), 1.0f);
+  EXPECT_EQ(cpu::exp_decay(-kInf), cpu::exp_decay(-87.0f));
+  EXPECT_TRUE(std::isnan(cpu::exp_decay(kNan)));
+}
+
 TEST_F(Elementary, Edges) {
   EXPECT_EQ(cpu::exp(0.0f), 1.0f);
   EXPECT_EQ(cpu::exp(-0.0f), 1.0f);

@@ -17,7 +17,9 @@ struct ChunkSpan {
   __device__ bool is_new(int i) const { return i >= old && i < rows; }
   __device__ bool has_new() const { return rows > old; }
   // Whether rows [first, first + count) hold new ones.
-  __device__ bool has_new(int first, int count) const { return first < rows && first + count > old && has_new(); }
+  __device__ bool has_new(int first, int count) const {
+    return first < rows && first + count > old && has_new();
+  }
   __device__ bool whole() const { return rows == kChunk; }
 };
 

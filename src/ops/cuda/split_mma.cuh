@@ -1,6 +1,7 @@
-// Products of fp32 values on bf16 matrix instructions (m16n8k16): a value x is taken as hi + lo, both bf16, and
-// a product as hi·hi plus the two mixed terms, which leaves a relative error of about 2^-17 a term. An element
-// of the result is a chain over K in ascending order and depends on its row of A and its column of B alone.
+// Products of fp32 values on bf16 matrix instructions (m16n8k16): a value x is taken as hi + lo, both bf16,
+// and a product as hi·hi plus the two mixed terms, which leaves a relative error of about 2^-17 a term. An
+// element of the result is a chain over K in ascending order and depends on its row of A and its column of B
+// alone.
 //
 // Where a thread's elements lie, with r = lane / 4 and c = lane % 4:
 //   A[16 m, 16 k]: pairs (r, 2c), (r + 8, 2c), (r, 2c + 8), (r + 8, 2c + 8), each with the next k
