@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 namespace perigee::cuda::bench {
 
@@ -31,22 +30,6 @@ std::vector<double> time(cudaStream_t stream, const std::function<void()>& work)
   cuda_check(cudaEventDestroy(stop), "cudaEventDestroy");
   std::sort(milliseconds.begin(), milliseconds.end());
   return milliseconds;
-}
-
-// `count` values, of a block drawn once and repeated.
-template <typename T, typename Draw>
-DeviceArray<T> repeated(int64_t count, const Draw& draw) {
-  std::mt19937 random(1);
-  std::vector<T> block(static_cast<size_t>(std::min<int64_t>(count, 5'000'011)));
-  for (T& x : block) x = draw(random);
-  DeviceArray<T> out(static_cast<size_t>(count));
-  for (size_t at = 0; at < out.size(); at += block.size()) {
-    const size_t some = std::min(block.size(), out.size() - at);
-    cuda_check(cudaMemcpy(out.data() + at, block.data(), some * sizeof(T), cudaMemcpyHostToDevice),
-               "cudaMemcpy");
-  }
-  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  return out;
 }
 
 }  // namespace

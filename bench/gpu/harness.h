@@ -3,7 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -53,7 +55,21 @@ class Bench {
   std::vector<Row> rows_;
 };
 
-// Normal values, repeating every few million.
+// `count` values of draw(random), of which a few million are drawn and then repeated.
+template <typename T, typename Draw>
+DeviceArray<T> repeated(int64_t count, const Draw& draw) {
+  std::mt19937 random(1);
+  std::vector<T> block(static_cast<size_t>(std::min<int64_t>(count, 5'000'011)));
+  for (T& x : block) x = draw(random);
+  DeviceArray<T> out(static_cast<size_t>(count));
+  for (size_t at = 0; at < out.size(); at += block.size()) {
+    const size_t some = std::min(block.size(), out.size() - at);
+    cuda_check(cudaMemcpy(out.data() + at, block.data(), some * sizeof(T), cudaMemcpyHostToDevice),
+               "cudaMemcpy");
+  }
+  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  return out;
+}
 DeviceArray<bf16> random_bf16(int64_t count, float scale = 1.0f);
 DeviceArray<float> random_floats(int64_t count, float scale = 1.0f, float shift = 0.0f);
 DeviceArray<uint8_t> random_bytes(int64_t count, int least = 0, int most = 255);
@@ -61,9 +77,11 @@ DeviceArray<uint8_t> random_bytes(int64_t count, int least = 0, int most = 255);
 void launch_read(const void* from, int64_t bytes, void* sink, cudaStream_t stream);
 
 // The benches, one file each.
+void attend(Bench&);
 void attn_res_mix(Bench&);
 void products(Bench&);
 void experts(Bench&);
+void index(Bench&);
 void kda(Bench&);
 
 }  // namespace perigee::cuda::bench

@@ -12,10 +12,10 @@ namespace {
 using perigee::cuda::bench::Bench;
 using Run = void (*)(Bench&);
 
-const std::map<std::string, Run> kBenches = {{"attn_res_mix", perigee::cuda::bench::attn_res_mix},
-                                             {"experts", perigee::cuda::bench::experts},
-                                             {"kda", perigee::cuda::bench::kda},
-                                             {"products", perigee::cuda::bench::products}};
+const std::map<std::string, Run> kBenches = {
+    {"attend", perigee::cuda::bench::attend},   {"attn_res_mix", perigee::cuda::bench::attn_res_mix},
+    {"experts", perigee::cuda::bench::experts}, {"index", perigee::cuda::bench::index},
+    {"kda", perigee::cuda::bench::kda},         {"products", perigee::cuda::bench::products}};
 
 int run(const std::string& commit, const std::string& date, const std::vector<std::string>& only,
         const char* file) {

@@ -21,14 +21,14 @@ TEST(IndexSelect, MinusZeroIsZero) {
   EXPECT_EQ(select(test::minus_zero_case()).selected, (std::vector<int32_t>{0, 1}));
 }
 
-// bf16 rounds both of two scores by up to 2^-9 of their size.
+// Scores that round to the same bf16 lie within one unit, up to 2^-7 of their size.
 TEST(IndexSelect, EveryFormatWithinARoundingOfTheScores) {
   for (IndexKeyFormat format : {IndexKeyFormat::kBf16, IndexKeyFormat::kFp8, IndexKeyFormat::kMxfp4}) {
     Random random(9);
     IndexCase c{.heads = 4, .top_k = 64, .format = format};
     c.add(random, 700, 3);
     c.add(random, 66, 2);
-    EXPECT_LT(c.worst_gap(select(c)), 0x1p-8 + 1e-5) << index_key_format_name(format);
+    EXPECT_LT(c.worst_gap(select(c)), 0x1p-7 + 1e-5) << index_key_format_name(format);
   }
 }
 
