@@ -9,6 +9,8 @@ namespace perigee::cuda {
 // Rows of a block: as few as hold them all, or a large tile. Never changes a bit.
 inline int row_tile(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 64 ? 32 : kManyTile; }
 
+constexpr int kMostSharedBytes = 227 * 1024;  // of a block
+
 struct Launch {
   int outputs = 0, k = 0;
   int row_tile = 8;  // 8, 16, 32 or kManyTile
@@ -20,13 +22,14 @@ struct Launch {
 template <int kRows, typename Job>
 void launch_few_rows(const Job& job, const Launch& l, cudaStream_t stream) {
   using Shape = FewRows<Job, kRows>;
-  static const cudaError_t raised = cudaFuncSetAttribute(
-      few_rows_kernel<Job, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kMostBytes);
-  cuda_check(raised, "cudaFuncSetAttribute");
   const int segments = segments_of(l.k);
+  const int bytes = segments * Shape::kWarpBytes + Job::block_bytes(Shape::kTileRows, l.k);
+  static const cudaError_t raised = cudaFuncSetAttribute(
+      few_rows_kernel<Job, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+  cuda_check(raised, "cudaFuncSetAttribute");
   const dim3 grid((l.outputs + kFewOutputs - 1) / kFewOutputs,
                   l.tiles ? l.tiles : (l.rows + kRows - 1) / kRows, l.batches);
-  few_rows_kernel<Job, kRows><<<grid, 32 * segments, segments * Shape::kWarpBytes, stream>>>(job, segments);
+  few_rows_kernel<Job, kRows><<<grid, 32 * segments, bytes, stream>>>(job, segments);
 }
 
 template <typename Job>
@@ -40,11 +43,12 @@ void launch_product(const Job& job, const Launch& l, cudaStream_t stream) {
   } else {
     using Shape = ManyRows<Job>;
     static const cudaError_t raised = cudaFuncSetAttribute(
-        many_rows_kernel<Job>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes);
+        many_rows_kernel<Job>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
     cuda_check(raised, "cudaFuncSetAttribute");
     const dim3 grid((l.outputs + Shape::kOutputs - 1) / Shape::kOutputs,
                     l.tiles ? l.tiles : (l.rows + kManyTile - 1) / kManyTile, l.batches);
-    many_rows_kernel<Job><<<grid, kManyThreads, Shape::kBytes, stream>>>(job, segments_of(l.k));
+    many_rows_kernel<Job><<<grid, kManyThreads, Shape::kBytes + Job::block_bytes(kManyTile, l.k), stream>>>(
+        job, segments_of(l.k));
   }
   cuda_check(cudaGetLastError(), "launching a product");
 }

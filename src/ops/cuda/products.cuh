@@ -5,6 +5,8 @@
 // together (gate and up: kMatrices = 2, alternating in groups of kGroup rows). It offers
 //   bool begin()                      false: nothing to do for this block
 //   int k()                           length of the sum, a multiple of 8
+//   int block_bytes(tile rows, k)     shared memory for what a block keeps besides, on the host
+//   void begin_block(shared, k)       fills that, by all threads
 //   void fetch(stage, …)              starts copying a tile of weights
 //   const bf16* weights(stage, …)     that tile as bf16, once it has come
 //   const bf16* row(r), any_row()     row r of the block's x, or null; some valid address
@@ -51,6 +53,18 @@ struct TileRow {
         output(tile_row / (kGroup * kMatrices) * kGroup + tile_row % kGroup) {}
 };
 
+// body(i) for the first `count` instructions of a tile's K: nearly always all, which the compiler then
+// overlaps.
+template <typename Body>
+__device__ void for_steps(int count, const Body& body) {
+  if (count == kTileK / kStepK) {
+#pragma unroll
+    for (int i = 0; i < kTileK / kStepK; ++i) body(i);
+  } else {
+    for (int i = 0; i < count; ++i) body(i);
+  }
+}
+
 // --- Few rows: a block computes 16 outputs of kRows rows, one warp a segment, each with its own pipeline.
 
 constexpr int kFewOutputs = 16;
@@ -62,7 +76,6 @@ struct FewRows {
   static constexpr int kStageBytes = kWeightBytes + kRows * kTileK * 2;
   static constexpr int kStages = kMostSegments * kStageBytes > 48 * 1024 ? 3 : 4;  // what shared memory holds
   static constexpr int kWarpBytes = kStages * kStageBytes + Job::template decoded_bytes<kTileRows>();
-  static constexpr int kMostBytes = kMostSegments * kWarpBytes;
 };
 
 template <typename Job, int kRows>
@@ -87,6 +100,8 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
     commit_copies();
   };
   for (int step = 0; step < Shape::kStages - 1; ++step) fetch(step);
+  job.template begin_block<Shape::kTileRows, kFewOutputs>(memory + segments * Shape::kWarpBytes, job.k());
+  if constexpr (Job::kDecodes) __syncthreads();
   float c[Job::kMatrices][Shape::kTiles][4] = {};
   for (int step = 0; step < steps; ++step) {
     wait_copies<Shape::kStages - 2>();
@@ -98,16 +113,14 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
     if constexpr (Job::kDecodes) __syncwarp();
     const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
     const int inner = (min(kTileK, length - step * kTileK) + kStepK - 1) / kStepK;
-#pragma unroll
-    for (int i = 0; i < kTileK / kStepK; ++i) {
-      if (i >= inner) break;
+    for_steps(inner, [&](int i) {
 #pragma unroll
       for (int m = 0; m < Job::kMatrices; ++m) {
         const FragmentA a = load_a(w, m * kFewOutputs, i);
 #pragma unroll
         for (int n = 0; n < Shape::kTiles; ++n) multiply_add(c[m][n], a, load_b(x, n * 8, i));
       }
-    }
+    });
     __syncwarp();
   }
   wait_copies<0>();
@@ -177,6 +190,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
     commit_copies();
   };
   for (int step = 0; step < kManyStages - 1; ++step) fetch(step);
+  job.template begin_block<kManyTile, Shape::kGroup>(memory + Shape::kBytes, job.k());
   constexpr int kM = kWarpOutputs / 16, kN = kWarpRows / 8;
   float c[kM][kN][4] = {}, sum[kM][kN][4];
   for (int step = 0; step < steps; ++step) {
@@ -190,9 +204,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
     const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
     const int in_segment = step % steps_of_segment;
     const int inner = (min(kTileK, length - in_segment * kTileK) + kStepK - 1) / kStepK;
-#pragma unroll
-    for (int i = 0; i < kTileK / kStepK; ++i) {
-      if (i >= inner) break;
+    for_steps(inner, [&](int i) {
       FragmentB b[kN];
 #pragma unroll
       for (int n = 0; n < kN; ++n) b[n] = load_b(x, warp_row + n * 8, i);
@@ -202,7 +214,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
 #pragma unroll
         for (int n = 0; n < kN; ++n) multiply_add(c[m][n], a, b[n]);
       }
-    }
+    });
     if (in_segment + 1 < steps_of_segment) continue;
     const bool first = step < steps_of_segment;
 #pragma unroll
@@ -249,6 +261,10 @@ struct DenseWeights {
   static constexpr int decoded_bytes() {
     return 0;
   }
+
+  static int block_bytes(int, int) { return 0; }
+  template <int kTileRows, int kGroup>
+  __device__ void begin_block(uint8_t*, int) {}
 
   const bf16* w[kMatricesOfJob] = {};  // at the block's first column
   int64_t stride = 0;
