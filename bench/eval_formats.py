@@ -26,7 +26,7 @@ def pairs():
 
 
 def score(args, pair, suites):
-    command = [args.perigee, "eval", args.model, *suites, "--json", "--kv-cache-dtype", pair[0], "--index-cache-dtype", pair[1]]
+    command = [args.perigee, "eval", args.model, *suites, "--json", "--device", args.device, "--kv-cache-dtype", pair[0], "--index-cache-dtype", pair[1]]
     if args.limit:
         command += ["--limit", str(args.limit)]
     if args.threads:
@@ -48,15 +48,16 @@ def main():
     p.add_argument("--suites", nargs="*", help="all of the model's unless named")
     p.add_argument("--limit", type=int, help="only the first questions of each suite")
     p.add_argument("--threads", type=int)
+    p.add_argument("--device", default="cpu", help="cpu or cuda")
     p.add_argument("--pairs", type=int, help="only the first pairs: plain, smallest, then what lies between")
     p.add_argument("--out", type=pathlib.Path)
     args = p.parse_args()
     names = args.suites or sorted(f.stem for f in (ROOT / args.model / "eval").glob("*.jsonl"))
     date = datetime.date.today().isoformat()
-    out = args.out or ROOT / "bench" / "results" / f"{date}-cpu-eval-formats-{pathlib.Path(args.model).name}.json"
+    out = args.out or ROOT / "bench" / "results" / f"{date}-{args.device}-eval-formats-{pathlib.Path(args.model).name}.json"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     record = json.loads(out.read_text()) if out.exists() else {
-        "hardware": platform.processor() or platform.machine(), "commit": commit, "date": date, "model": args.model, "limit": args.limit, "runs": []}
+        "hardware": platform.processor() or platform.machine(), "device": args.device, "commit": commit, "date": date, "model": args.model, "limit": args.limit, "runs": []}
     for pair in pairs()[: args.pairs]:
         if any((r["latents"], r["index_keys"]) == pair for r in record["runs"]):
             continue

@@ -11,6 +11,12 @@ namespace {
 constexpr int kRepeats = 15;
 constexpr int64_t kBeyondL2 = int64_t{1} << 29;
 
+// Percent of the limit: times are above it, rates below.
+double share(const Row& r) {
+  if (r.limit == 0) return 0;
+  return 100 * (r.unit.ends_with("/s") ? r.value / r.limit : r.limit / r.value);
+}
+
 // Milliseconds of each of kRepeats calls, sorted; two calls warm up.
 std::vector<double> time(cudaStream_t stream, const std::function<void()>& work) {
   cudaEvent_t start, stop;
@@ -90,7 +96,7 @@ double Bench::read_microseconds(int64_t bytes) {
 
 void Bench::add(const Row& r) {
   fmt::print("{:<28} {:>10.2f} {:<7} {:>9.2f} {:>5.0f}% {:>9.2f} {:>9.2f}  {}\n", r.name, r.value, r.unit,
-             r.limit, r.limit > 0 ? 100 * r.limit / r.value : 0, r.target, r.peer_value, r.bound_by);
+             r.limit, share(r), r.target, r.peer_value, r.bound_by);
   rows_.push_back(r);
 }
 
