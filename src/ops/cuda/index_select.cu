@@ -90,8 +90,9 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   for (int i = thread; i < 2 * kBins; i += kSelectThreads) bins[i / kBins][i % kBins] = 0;
   if (thread < 2) before[thread] = 0;
   __syncthreads();
+  uint32_t high = 0;     // the bin of the level before
+  int wanted = a.top_k;  // of the keys that no bin above has settled
   for (int level = 0; level < 2; ++level) {
-    const uint32_t high = level == 0 ? 0 : found[0].bin;
     for (int at = begin + thread * kThreadKeys; at < end; at += kStride) {
       Eight(order, at, end).each([&](int, uint32_t key) {
         if (level == 0) {
@@ -115,11 +116,13 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
       all_bins[level][thread] = total;
     }
     __syncthreads();
-    if (warp == 0) find_bin(all_bins[level], a.top_k - (level == 0 ? 0 : found[0].above), &found[level]);
+    if (warp == 0) find_bin(all_bins[level], wanted, &found[level]);
     __syncthreads();
+    high = static_cast<uint32_t>(found[level].bin);
+    wanted -= found[level].above;
   }
   const uint32_t threshold = static_cast<uint32_t>(found[0].bin << 8 | found[1].bin);
-  const int quota = a.top_k - found[0].above - found[1].above;  // of the keys on the threshold
+  const int quota = wanted;  // of the keys on the threshold
   if constexpr (kBlocks > 1) {
     if (thread < kBins) {
       int above = 0, on = 0;
