@@ -25,8 +25,8 @@ boost::json::array chat_logprobs(const Tokenizer& tokenizer, std::span<const Gen
                                  int alternatives, TokenNames names = TokenNames::kText);
 
 // completions: {tokens, token_logprobs, top_logprobs, text_offset}, grown token by token. An offset is where
-// the token's first character stands in the text, in characters: of tokens that make one together, all have its
-// place, and control tokens that the text leaves out have that of what follows.
+// the token's first character stands in the text, in characters: of tokens that make one together, all have
+// its place, and control tokens that the text leaves out have that of what follows.
 class CompletionLogprobs {
  public:
   struct Options {
