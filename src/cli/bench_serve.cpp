@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <random>
 
@@ -13,6 +14,7 @@
 #include "cli/bench.h"
 #include "cli/bench_report.h"
 #include "cli/json.h"
+#include "cli/latency_plot.h"
 #include "cli/load_client.h"
 #include "cli/validators.h"
 
@@ -220,6 +222,33 @@ std::vector<LoadItem> make_items(const Flags& f) {
   return items;
 }
 
+double time_per_output_token(const LoadResult& r) {
+  return r.output_tokens > 1 ? (r.last - r.first) / static_cast<double>(r.output_tokens - 1) : 0;
+}
+
+// FILE.json gets FILE.svg beside it.
+std::string plot_file(const std::string& out) { return std::filesystem::path(out).replace_extension("svg"); }
+
+std::string plot(const Flags& f, const std::vector<LoadResult>& results) {
+  Latencies ttft{"TTFT", {}}, tpot{"TPOT", {}}, itl{"ITL", {}}, e2el{"E2EL", {}};
+  for (const LoadResult& r : results) {
+    if (!r.ok) continue;
+    ttft.seconds.push_back(r.first);
+    if (r.output_tokens > 1) tpot.seconds.push_back(time_per_output_token(r));
+    itl.seconds.insert(itl.seconds.end(), r.gaps.begin(), r.gaps.end());
+    e2el.seconds.push_back(r.last);
+  }
+  return latency_plot(fmt::format("{}: {} requests, {} begun per second", f.model, f.prompts, f.rate),
+                      {ttft, tpot, itl, e2el});
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  FILE* file = std::fopen(path.c_str(), "w");
+  if (!file) fail(ErrorCode::kUsage, "--out: {} cannot be written", path);
+  fmt::print(file, "{}", text);
+  if (std::fclose(file) != 0) fail(ErrorCode::kUsage, "--out: {} cannot be written", path);
+}
+
 json::object report(const Flags& f, const std::vector<LoadResult>& results, double duration) {
   const std::vector<double> percentiles = read_percentiles(f.percentiles);
   const auto goals = read_goals(f.goodput);
@@ -239,8 +268,7 @@ json::object report(const Flags& f, const std::vector<LoadResult>& results, doub
     ttft.push_back(r.first);
     e2el.push_back(r.last);
     itl.insert(itl.end(), r.gaps.begin(), r.gaps.end());
-    const double each =
-        r.output_tokens > 1 ? (r.last - r.first) / static_cast<double>(r.output_tokens - 1) : 0;
+    const double each = time_per_output_token(r);
     if (r.output_tokens > 1) tpot.push_back(each);
     good += std::all_of(goals.begin(), goals.end(), [&](const auto& goal) {
       return (goal.first == "ttft" ? r.first : goal.first == "tpot" ? each : r.last) <= goal.second;
@@ -296,6 +324,9 @@ int run_bench_serve(Flags& f) {
   read_rate(f.rate);
   read_goals(f.goodput);
   read_percentiles(f.percentiles);
+  if (!f.out.empty()) check_writable(f.out);
+  if (!f.out.empty() && plot_file(f.out) == f.out)
+    fail(ErrorCode::kUsage, "--out {}: the plot gets that name; give one that ends in .json", f.out);
   const auto [status, models] = http_get(f.target, "/v1/models");
   boost::system::error_code error;
   const json::value list = json::parse(models, error);
@@ -334,10 +365,8 @@ int run_bench_serve(Flags& f) {
   else
     print_text(out);
   if (!f.out.empty()) {
-    FILE* file = std::fopen(f.out.c_str(), "w");
-    if (!file) fail(ErrorCode::kUsage, "--out {}: cannot be written", f.out);
-    fmt::print(file, "{}\n", json_text(all));
-    if (std::fclose(file) != 0) fail(ErrorCode::kUsage, "--out {}: cannot be written", f.out);
+    write_file(f.out, json_text(all) + "\n");
+    write_file(plot_file(f.out), plot(f, results));
   }
   return out.at("failed").to_number<int64_t>() > 0 ? 1 : 0;
 }
@@ -379,7 +408,8 @@ void add_bench_serve(CLI::App& bench, Action& run) {
   sub->add_option("--metric-percentiles", f.percentiles, "to report");
   sub->add_flag("--ignore-eos", f.ignore_eos, "answers go on to their longest");
   sub->add_option("--seed", f.seed, "of lengths, tokens and arrivals")->transform(whole_number(0));
-  sub->add_option("--out", f.out, "also write the JSON to this file");
+  sub->add_option("--out", f.out,
+                  "also write the JSON to this file, and a plot of the latencies beside it (.svg)");
   sub->add_flag("--json", f.json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_bench_serve(*flags); }; });
 }

@@ -141,6 +141,10 @@ void FamiliarFlags::add_to(CLI::App& app) {
   app.add_option("--tokenizer", tokenizer_, "the model folder's own; another is refused")
       ->group("Taken without effect");
 
+  without_gpu_ = {
+      {app.get_option("--gpu-memory-utilization"), "nothing is on a GPU; --cache-memory bounds the cache"},
+      {app.get_option("--enforce-eager"), "there are no graphs to capture on the CPU"}};
+
   const std::pair<const char*, const char*> refused[] = {
       {"--speculative-config", "there are no draft models; leave it out"},
       {"--kv-transfer-config", "prefill and decode run in one engine; leave it out"},
@@ -166,7 +170,13 @@ void FamiliarFlags::report(const std::string& model) const {
         "--tokenizer {}: the tokenizer is that of the model's folder, {}; put its files there, and leave the "
         "flag out",
         tokenizer_, model);
-  for (const auto& [option, why] : without_effect_)
+  say(without_effect_);
+}
+
+void FamiliarFlags::report_on_cpu() const { say(without_gpu_); }
+
+void FamiliarFlags::say(const Reasons& reasons) {
+  for (const auto& [option, why] : reasons)
     if (*option) fmt::print(stderr, "{} has no effect: {}\n", option->get_name(), why);
 }
 

@@ -21,6 +21,8 @@ class FamiliarFlags {
   // A line on stderr for each that was given and changes nothing. Throws Error{kUsage} where `model`, the
   // folder, does not fit.
   void report(const std::string& model) const;
+  // The same for flags of GPUs, once the model is on the CPU.
+  void report_on_cpu() const;
 
  private:
   void refuse(CLI::App& app, const std::string& name, const std::string& instead);
@@ -28,7 +30,10 @@ class FamiliarFlags {
   void accept(CLI::App& app, const std::string& names, const std::string& why, const CLI::Validator& values);
   void accept_switch(CLI::App& app, const std::string& names, const std::string& why);
 
-  std::vector<std::pair<const CLI::Option*, std::string>> without_effect_;
+  using Reasons = std::vector<std::pair<const CLI::Option*, std::string>>;
+  static void say(const Reasons& reasons);
+
+  Reasons without_effect_, without_gpu_;
   std::string tokenizer_, unused_;
   bool unused_switch_ = false;
 };

@@ -84,6 +84,7 @@ int run_serve(Flags& f) {
   serve::HttpServer server(f.http);
 
   Runner runner = f.model.load();
+  if (runner.memory().on_host()) f.familiar.report_on_cpu();
   chat.check_fits(runner.config());
   EngineOptions options;
   options.scheduler.max_num_seqs = f.max_num_seqs;

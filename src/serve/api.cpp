@@ -1,6 +1,7 @@
 #include "serve/api.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -53,6 +54,13 @@ json::object model_card(const ServedModel& model, const std::string& name) {
           {"parent", nullptr},
           {"max_model_len", model.max_model_len},
           {"permission", json::array()}};
+}
+
+// openapi.json with what is the model's.
+std::string description(const ServedModel& model) {
+  json::value out = json::parse(openapi());
+  out.at("components").at("schemas").at("TokenId").as_object()["maximum"] = model.vocabulary() - 1;
+  return json_text(out, JsonSpacing::kCompact);
 }
 
 }  // namespace
@@ -149,9 +157,10 @@ void Api::add_routes() {
   // What browsers ask for by themselves.
   add("/favicon.ico", "GET", Access::kOpen,
       [](const HttpRequest&, HttpReply& reply) { reply.send(204, {}, ""); });
-  add("/openapi.json", "GET", Access::kOpen, [](const HttpRequest&, HttpReply& reply) {
-    reply.send(200, {{"Content-Type", "application/json"}}, std::string(openapi()));
-  });
+  add("/openapi.json", "GET", Access::kOpen,
+      [description = description(model_)](const HttpRequest&, HttpReply& reply) {
+        reply.send(200, {{"Content-Type", "application/json"}}, description);
+      });
   for (const char* path : {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
     add(path, "POST", Access::kKey, [](const HttpRequest&, HttpReply& reply) {
       send_error(reply, 501, "LoRA adapters are not implemented in this build; serve merged weights");
@@ -222,26 +231,27 @@ Headers Api::common_headers(const HttpRequest& request) const {
 }
 
 void Api::handle(std::shared_ptr<HttpRequest> request, std::shared_ptr<HttpReply> reply) {
+  const auto [first, last] = routes_.equal_range(request->path);
+  std::string methods;
+  for (auto route = first; route != last; ++route)
+    methods += route->second.method + (route->second.method == "GET" ? ", HEAD, " : ", ");
+  methods += "OPTIONS";
   if (request->method == "OPTIONS") {
-    Headers headers = {{"Allow", "GET, HEAD, POST, OPTIONS"}};
+    Headers headers = {{"Allow", methods}};
     if (!common_headers(*request).empty()) {
-      headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+      headers.emplace_back("Access-Control-Allow-Methods", methods);
       headers.emplace_back("Access-Control-Allow-Headers",
                            "Authorization, Content-Type, X-Request-Id, X-Stainless-*");
       headers.emplace_back("Access-Control-Max-Age", "600");
     }
     return reply->send(204, std::move(headers), "");
   }
-  const auto [first, last] = routes_.equal_range(request->path);
   if (first == last)
     return send_error(*reply, 404,
                       fmt::format("no route {}; /openapi.json lists those there are", request->path));
   const std::string method = request->method == "HEAD" ? "GET" : request->method;
-  std::string methods;
-  for (auto route = first; route != last; ++route) {
+  for (auto route = first; route != last; ++route)
     if (route->second.method == method) return route->second.handle(std::move(request), std::move(reply));
-    methods += (methods.empty() ? "" : ", ") + route->second.method;
-  }
   send_error(*reply, 405, fmt::format("{} does not take {}; use {}", request->path, request->method, methods),
              {{"Allow", methods}});
 }
@@ -274,12 +284,12 @@ void Api::complete(const Planner& planner, std::shared_ptr<HttpRequest> request,
           request->body = {};
           BodyFields body(object);
           auto plan = std::make_shared<Plan>(planner(body, model_, request->id));
-          if (const auto unknown = body.unknown(); !unknown.empty()) {
-            std::string names;
-            for (size_t i = 0; i < std::min<size_t>(unknown.size(), 8); ++i)
-              names += (i ? ", " : "") + unknown[i].substr(0, 64);
-            plan->headers.emplace_back("X-Perigee-Warning",
-                                       "unknown parameters ignored: " + json_string(names));
+          if (const auto unknown = body.unknown(); !unknown.empty())
+            plan->warnings.push_back("unknown parameters ignored: " + listed(unknown));
+          if (!plan->warnings.empty()) {
+            const std::string all = fmt::format("{}", fmt::join(plan->warnings, "; "));
+            warn(request->id, all);
+            plan->headers.emplace_back("X-Perigee-Warning", all);
           }
           delivery_.post([exchange, plan] { exchange->start(std::move(*plan)); });
         },
@@ -295,8 +305,10 @@ void Api::abort_all(const std::string& why) {
     if (const auto exchange = weak.lock()) delivery_.post([exchange, why] { exchange->abort(why); });
 }
 
-void Api::log(const HttpExchange& e) const {
-  if (!options_.access_log) return;
+namespace {
+
+// Now, to the millisecond.
+std::string time_text() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   const auto millis =
@@ -305,14 +317,26 @@ void Api::log(const HttpExchange& e) const {
   gmtime_r(&seconds, &utc);
   char date[32];
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+  return fmt::format("{}.{:03}Z", date, millis);
+}
+
+}  // namespace
+
+void Api::log(const HttpExchange& e) const {
+  if (!options_.access_log) return;
   const auto text = [](std::string_view s) { return json_string(s.substr(0, 256)); };
-  fmt::print(
-      stderr,
-      "{{\"time\":\"{}.{:03}Z\",\"remote\":{},\"id\":{},\"method\":{},\"path\":{},\"status\":{},\"bytes\":{},"
-      "\"seconds\":{:.4f},\"gone\":{}}}\n",
-      date, millis, text(e.remote), text(e.request ? e.request->id : ""),
-      text(e.request ? e.request->method : ""), text(e.request ? e.request->path : ""), e.status, e.bytes,
-      e.seconds, e.gone);
+  fmt::print(stderr,
+             "{{\"time\":\"{}\",\"remote\":{},\"id\":{},\"method\":{},\"path\":{},\"status\":{},\"bytes\":{},"
+             "\"seconds\":{:.4f},\"gone\":{}}}\n",
+             time_text(), text(e.remote), text(e.request ? e.request->id : ""),
+             text(e.request ? e.request->method : ""), text(e.request ? e.request->path : ""), e.status,
+             e.bytes, e.seconds, e.gone);
+}
+
+void Api::warn(const std::string& id, const std::string& warning) const {
+  if (options_.access_log)
+    fmt::print(stderr, "{{\"time\":\"{}\",\"id\":{},\"warning\":{}}}\n", time_text(), json_string(id),
+               json_string(warning));
 }
 
 }  // namespace perigee::serve

@@ -62,6 +62,7 @@ class Api {
   void add_slow(const std::string& path, const std::string& method, Access access, Answer answer);
   void add_completion(const std::string& path, Planner planner);
   void add_routes();
+  void warn(const std::string& id, const std::string& warning) const;
   bool allowed(const Route& route, const HttpRequest& request) const;
   bool has_key(const HttpRequest& request) const;
   void complete(const Planner& planner, std::shared_ptr<HttpRequest> request,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 
@@ -21,6 +22,15 @@ std::string shown(const json::value& value) {
   return text;
 }
 
+// A number that is whole, also written as 3.0.
+std::optional<int64_t> whole(const json::value& value) {
+  if (value.is_int64()) return value.get_int64();
+  if (value.is_double() && value.get_double() == std::floor(value.get_double()) &&
+      std::fabs(value.get_double()) < 0x1p53)
+    return static_cast<int64_t>(value.get_double());
+  return std::nullopt;
+}
+
 }  // namespace
 
 json::object parse_body(std::string_view body) {
@@ -33,6 +43,15 @@ json::object parse_body(std::string_view body) {
   if (error) fail(ErrorCode::kBadRequest, "the body is not JSON ({}); send one JSON object", error.message());
   if (!value.is_object()) fail(ErrorCode::kBadRequest, "the body is not a JSON object; send one");
   return std::move(value.get_object());
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8, kLongest = 128;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i)
+    out += (i ? ", " : "") + replace_invalid_utf8(names[i].substr(0, kLongest));
+  if (names.size() > kMost) out += fmt::format(" and {} more", names.size() - kMost);
+  return json_string(out);
 }
 
 const json::value* BodyFields::find(std::string_view key) {
@@ -57,16 +76,9 @@ std::optional<bool> BodyFields::boolean(std::string_view key) {
 std::optional<int64_t> BodyFields::integer(std::string_view key, int64_t low, int64_t high) {
   const json::value* value = find(key);
   if (!value) return std::nullopt;
-  const auto out_of_range = [&] { reject(key, fmt::format("a whole number from {} to {}", low, high)); };
-  int64_t number = 0;
-  if (value->is_int64())
-    number = value->get_int64();
-  else if (value->is_double() && value->get_double() == std::floor(value->get_double()) &&
-           std::fabs(value->get_double()) < 0x1p53)
-    number = static_cast<int64_t>(value->get_double());
-  else
-    out_of_range();
-  if (number < low || number > high) out_of_range();
+  const std::optional<int64_t> number = whole(*value);
+  if (!number || *number < low || *number > high)
+    reject(key, fmt::format("a whole number from {} to {}", low, high));
   return number;
 }
 
@@ -134,10 +146,11 @@ std::vector<int32_t> BodyFields::token_ids(std::string_view key, int64_t vocabul
   ids.reserve(list->size());
   for (size_t i = 0; i < list->size(); ++i) {
     const json::value& item = (*list)[i];
-    if (!item.is_int64() || item.get_int64() < 0 || item.get_int64() >= vocabulary)
+    const std::optional<int64_t> id = whole(item);
+    if (!id || *id < 0 || *id >= vocabulary)
       fail(ErrorCode::kBadRequest, "{}{}[{}] is {}; expected a token id from 0 to {}", where_, key, i,
            shown(item), vocabulary - 1);
-    ids.push_back(static_cast<int32_t>(item.get_int64()));
+    ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
 }

@@ -20,6 +20,9 @@ constexpr size_t kJsonDepth = 64;
 // The body as one JSON object of at most kJsonDepth levels.
 boost::json::object parse_body(std::string_view body);
 
+// The first of the names, for a message: at most eight, as one JSON string.
+std::string listed(const std::vector<std::string>& names);
+
 class BodyFields {
  public:
   // `where` precedes the names of the fields of an inner object, e.g. "stream_options.".

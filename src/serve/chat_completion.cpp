@@ -1,12 +1,16 @@
 #include "serve/chat_completion.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <ctime>
+#include <deque>
 
 #include "serve/api_error.h"
 #include "serve/logprobs_json.h"
 #include "text/chat_messages.h"
+#include "text/grammar_sources.h"
 #include "text/json_text.h"
 
 namespace perigee::serve {
@@ -22,14 +26,16 @@ struct Shape {
   std::string id;
   int64_t created = 0;
   StreamFields stream;
-  bool logprobs = false, token_ids = false, thinking = false;
+  bool logprobs = false, token_ids = false;
+  bool reasoning = false;  // answers show it
+  TokenNames names = TokenNames::kText;
   int alternatives = 0;
   std::vector<int32_t> prompt;  // when the ids are to be returned
   int prompt_alternatives = -1;
 };
 
 json::object logprobs_of(const Shape& shape, const std::vector<GeneratedToken>& tokens) {
-  return {{"content", chat_logprobs(shape.model.tokenizer, tokens, shape.alternatives)},
+  return {{"content", chat_logprobs(shape.model.tokenizer, tokens, shape.alternatives, shape.names)},
           {"refusal", nullptr}};
 }
 
@@ -65,7 +71,7 @@ class ChatEnvelope : public Envelope {
     // A token may end the thinking and begin the text: two deltas, and its log-probability stands with the
     // last.
     json::object reasoning, rest;
-    if (!delta.reasoning.empty())
+    if (shape_.reasoning && !delta.reasoning.empty())
       reasoning = {{"reasoning", delta.reasoning}, {"reasoning_content", delta.reasoning}};
     if (!delta.content.empty()) rest["content"] = delta.content;
     if (!delta.calls.empty()) {
@@ -80,7 +86,10 @@ class ChatEnvelope : public Envelope {
     const std::vector<GeneratedToken>* tokens = &delta.tokens;
     if (!reasoning.empty()) out += event(choice, std::move(reasoning), nullptr, nullptr, usage);
     if (!rest.empty()) out += event(choice, std::move(rest), std::exchange(tokens, nullptr), nullptr, usage);
-    if (!delta.finish.empty()) out += event(choice, {}, tokens, &delta, usage);
+    // Nothing to show but what was asked of the tokens: those of a thinking that is left out.
+    const bool tokens_alone = tokens && !tokens->empty() && (shape_.logprobs || shape_.token_ids);
+    if (!delta.finish.empty() || tokens_alone)
+      out += event(choice, {}, tokens, delta.finish.empty() ? nullptr : &delta, usage);
     return out;
   }
 
@@ -102,7 +111,7 @@ class ChatEnvelope : public Envelope {
           {"role", "assistant"},
           {"content", silent ? json::value(nullptr) : json::value(json::string(answer.content))},
           {"refusal", nullptr}};
-      if (shape_.thinking) {
+      if (shape_.reasoning) {
         message["reasoning"] = answer.reasoning;
         message["reasoning_content"] = answer.reasoning;
       }
@@ -278,7 +287,8 @@ ChatPrompt read_chat_prompt(BodyFields& body, const ServedModel& model) {
 
 // The form of the answer, where the request prescribes one: forced and strict tools, a schema, a grammar.
 static Constraint chat_constraint(BodyFields& body, const ServedModel& model, const ChatPrompt& prompt,
-                                  bool one_call, const std::vector<int32_t>& stop_ids) {
+                                  bool one_call, const std::vector<int32_t>& stop_ids,
+                                  std::vector<std::string>& warnings) {
   Grammar grammar;
   grammar.new_rule();  // rule 0, for the format to fill
   AnswerShape shape{.thinking = prompt.options.thinking, .must_call = prompt.must_call, .one_call = one_call};
@@ -291,15 +301,35 @@ static Constraint chat_constraint(BodyFields& body, const ServedModel& model, co
   }
   if (!shape.content && !prompt.must_call && !prompt.strict_tools) return {};
   refuse_beside_constraint(body);
-  if (prompt.tools && prompt.options.tool_choice != "none")
-    for (const json::value& tool : *prompt.tools) {
-      const json::object& function = tool.at("function").as_object();
-      const std::string name(function.at("name").as_string());
-      if (prompt.only_tool.empty() || prompt.only_tool == name)
-        shape.tools.push_back({name, function.if_contains("parameters")});
-    }
+  std::deque<json::value> relaxed;
+  std::vector<std::string> dropped;
+  const size_t tools = prompt.tools && prompt.options.tool_choice != "none" ? prompt.tools->size() : 0;
+  for (size_t i = 0; i < tools; ++i) {
+    const json::object& function = prompt.tools->at(i).at("function").as_object();
+    const std::string name(function.at("name").as_string());
+    if (!prompt.only_tool.empty() && prompt.only_tool != name) continue;
+    const json::value *parameters = function.if_contains("parameters"),
+                      *strict = function.if_contains("strict");
+    // Nobody asked for these to be kept: the call must come, and keeps what can be kept.
+    if (parameters && parameters->is_object() && !(strict && *strict == true))
+      parameters = &relaxed.emplace_back(
+          relaxed_schema(*parameters, fmt::format("tools[{}].function.parameters", i), dropped));
+    shape.tools.push_back({name, parameters});
+  }
+  if (!dropped.empty()) warnings.push_back("not enforced: " + listed(dropped));
   model.format->answer_grammar(grammar, shape);
   return make_constraint(std::move(grammar), model, stop_ids);
+}
+
+// With skip_special_tokens false the content is what the model wrote, control tokens by name and nothing
+// parsed, as vLLM has it. Clients that send it beside tools mean the calls that parsers make of it.
+static void read_special_tokens(BodyFields& body, ChatWork& work) {
+  if (body.boolean("skip_special_tokens").value_or(true)) return;
+  if (work.prompt.tools && work.prompt.options.tool_choice != "none") {
+    work.warnings.emplace_back("skip_special_tokens has no effect beside tools");
+    return;
+  }
+  work.unparsed = work.answer.show_control = true;
 }
 
 ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
@@ -313,6 +343,7 @@ ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
   Request& request = work.request;
   read_generation_fields(body, model, request, work.answer);
   work.answer.one_call = !body.boolean("parallel_tool_calls").value_or(true);
+  read_special_tokens(body, work);
   const auto max_completion = body.integer("max_completion_tokens", 1, 1 << 30);
   const auto max_tokens = body.integer("max_tokens", 1, 1 << 30);
   refuse_unsupported(body);
@@ -322,7 +353,8 @@ ChatWork read_chat_work(BodyFields& body, const ServedModel& model) {
   if (request.logits.min_tokens > request.max_tokens)
     fail(ErrorCode::kBadRequest, "min_tokens is {}, but at most {} tokens will be generated",
          request.logits.min_tokens, request.max_tokens);
-  Constraint constraint = chat_constraint(body, model, work.prompt, work.answer.one_call, request.stop_ids);
+  Constraint constraint =
+      chat_constraint(body, model, work.prompt, work.answer.one_call, request.stop_ids, work.warnings);
   request.logits.constraint = std::move(constraint.start);
   work.fault = std::move(constraint.fault);
   return work;
@@ -335,15 +367,17 @@ Plan chat_plan(ChatWork work, const ServedModel& model, const std::string& id,
   for (int branch = 0; branch < work.request.n; ++branch)
     plan.answers.emplace_back(
         model.tokenizer,
-        model.format->parser(work.prompt.options.thinking, id + ":" + std::to_string(branch)), work.answer);
+        work.unparsed ? nullptr
+                      : model.format->parser(work.prompt.options.thinking, id + ":" + std::to_string(branch)),
+        work.answer);
   plan.requests.push_back(std::move(work.request));
   plan.envelope = std::move(envelope);
   plan.fault = std::move(work.fault);
+  plan.warnings = std::move(work.warnings);
   return plan;
 }
 
 Plan plan_chat_completion(BodyFields& body, const ServedModel& model, const std::string& id) {
-  body.ignore("skip_special_tokens");  // control tokens never are text in chat
   body.unsupported("functions", "use tools");
   body.unsupported("function_call", "use tool_choice");
   body.unsupported("audio", "ask for text");
@@ -358,7 +392,10 @@ Plan plan_chat_completion(BodyFields& body, const ServedModel& model, const std:
               .id = id,
               .created = std::time(nullptr),
               .stream = work.stream,
-              .thinking = work.prompt.options.thinking};
+              .reasoning = work.prompt.options.thinking && !work.unparsed};
+  // Left out of the answer; it costs its tokens all the same.
+  if (!body.boolean("include_reasoning").value_or(true)) shape.reasoning = false;
+  if (body.boolean("return_tokens_as_token_ids").value_or(false)) shape.names = TokenNames::kIds;
   shape.logprobs = body.boolean("logprobs").value_or(false);
   if (const auto top = body.integer("top_logprobs", 0, kMostAlternatives)) {
     if (!shape.logprobs && *top > 0)

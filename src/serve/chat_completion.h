@@ -28,7 +28,9 @@ struct ChatWork {
   StreamFields stream;
   Request request;
   AnswerOptions answer;
+  bool unparsed = false;  // the content is all that the model writes
   ConstraintFault fault;
+  std::vector<std::string> warnings;
 };
 ChatWork read_chat_work(BodyFields& body, const ServedModel& model);
 Plan chat_plan(ChatWork work, const ServedModel& model, const std::string& id,

@@ -30,9 +30,10 @@ struct Plan {
   std::vector<AnswerText> answers;  // one per choice: prompt after prompt, branch after branch
   std::unique_ptr<Envelope> envelope;
   bool stream = false;
-  ConstraintFault fault;        // asked when all answers are there
-  Headers headers;              // beside the content type
-  bool discard_tokens = false;  // max_tokens 0: only the prompt was asked about
+  ConstraintFault fault;              // asked when all answers are there
+  Headers headers;                    // beside the content type
+  std::vector<std::string> warnings;  // what the request asks for and does not get
+  bool discard_tokens = false;        // max_tokens 0: only the prompt was asked about
 };
 
 class Exchange : public std::enable_shared_from_this<Exchange> {

@@ -23,10 +23,14 @@ std::string token_text(const Tokenizer& tokenizer, int32_t id) {
 
 namespace {
 
-json::object entry(const Tokenizer& tokenizer, int32_t id, float logprob) {
+std::string name_of(const Tokenizer& tokenizer, int32_t id, TokenNames names) {
+  return names == TokenNames::kIds ? fmt::format("token_id:{}", id) : token_text(tokenizer, id);
+}
+
+json::object entry(const Tokenizer& tokenizer, int32_t id, float logprob, TokenNames names) {
   json::array bytes;
   for (const char c : tokenizer.vocabulary().bytes(id)) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", token_text(tokenizer, id)},
+  return {{"token", name_of(tokenizer, id, names)},
           {"logprob", logprob_number(logprob)},
           {"bytes", std::move(bytes)}};
 }
@@ -34,41 +38,51 @@ json::object entry(const Tokenizer& tokenizer, int32_t id, float logprob) {
 }  // namespace
 
 json::array chat_logprobs(const Tokenizer& tokenizer, std::span<const GeneratedToken> tokens,
-                          int alternatives) {
+                          int alternatives, TokenNames names) {
   json::array out;
   for (const GeneratedToken& t : tokens) {
-    json::object one = entry(tokenizer, t.id, t.logprob);
+    json::object one = entry(tokenizer, t.id, t.logprob, names);
     json::array top;
     for (size_t i = 0; i < std::min<size_t>(t.top.size(), static_cast<size_t>(alternatives)); ++i)
-      top.push_back(entry(tokenizer, t.top[i].first, t.top[i].second));
+      top.push_back(entry(tokenizer, t.top[i].first, t.top[i].second, names));
     one["top_logprobs"] = std::move(top);
     out.push_back(std::move(one));
   }
   return out;
 }
 
-void CompletionLogprobs::add_text(int32_t id) {
-  const std::string text = token_text(tokenizer_, id);
-  tokens_.push_back(json::string(text));
-  offsets_.push_back(offset_);
+void CompletionLogprobs::go_on(const std::string& text) {
   for (const char c : text) offset_ += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
 }
 
-void CompletionLogprobs::add_first(int32_t id) {
-  add_text(id);
-  token_logprobs_.push_back(nullptr);
-  top_.push_back(nullptr);
+void CompletionLogprobs::add_name(int32_t id, Detokenizer& text) {
+  const std::string_view bytes = tokenizer_.vocabulary().bytes(id);
+  const bool shown = &text == &prompt_ || options_.show_control || !tokenizer_.vocabulary().is_control(id);
+  const bool begins = !bytes.empty() && (static_cast<unsigned char>(bytes[0]) & 0xC0) != 0x80;
+  if (shown && begins) go_on(text.flush());  // a character that never came to its end ends here
+  tokens_.push_back(json::string(name_of(tokenizer_, id, options_.names)));
+  offsets_.push_back(offset_);
+  go_on(text.push(id));
 }
 
-void CompletionLogprobs::add(const GeneratedToken& token) {
-  add_text(token.id);
+void CompletionLogprobs::add_prompt(int32_t first, std::span<const GeneratedToken> rest) {
+  add_name(first, prompt_);
+  token_logprobs_.push_back(nullptr);
+  top_.push_back(nullptr);
+  for (const GeneratedToken& token : rest) add(token, prompt_);
+  go_on(prompt_.flush());
+}
+
+void CompletionLogprobs::add(const GeneratedToken& token, Detokenizer& text) {
+  add_name(token.id, text);
   token_logprobs_.push_back(logprob_number(token.logprob));
   // Several tokens may read the same: the likeliest stands for them. The drawn one is always there, as vLLM
   // has it.
+  const auto name = [&](int32_t id) { return name_of(tokenizer_, id, options_.names); };
   json::object top;
-  for (size_t i = 0; i < std::min<size_t>(token.top.size(), static_cast<size_t>(alternatives_)); ++i)
-    top.emplace(token_text(tokenizer_, token.top[i].first), logprob_number(token.top[i].second));
-  top.emplace(token_text(tokenizer_, token.id), logprob_number(token.logprob));
+  for (size_t i = 0; i < std::min<size_t>(token.top.size(), static_cast<size_t>(options_.alternatives)); ++i)
+    top.emplace(name(token.top[i].first), logprob_number(token.top[i].second));
+  top.emplace(name(token.id), logprob_number(token.logprob));
   top_.push_back(std::move(top));
 }
 

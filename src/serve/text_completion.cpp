@@ -2,6 +2,7 @@
 
 #include <boost/json.hpp>
 #include <ctime>
+#include <deque>
 
 #include "serve/api_error.h"
 #include "serve/logprobs_json.h"
@@ -24,7 +25,8 @@ struct Shape {
   StreamFields stream;
   int n = 1;              // answers per prompt
   int alternatives = -1;  // of logprobs; negative: none
-  bool echo = false, token_ids = false;
+  TokenNames names = TokenNames::kText;
+  bool echo = false, token_ids = false, show_control = false;
   int prompt_alternatives = -1;
   std::vector<std::vector<int32_t>> prompts;
 };
@@ -33,7 +35,10 @@ class CompletionEnvelope : public Envelope {
  public:
   explicit CompletionEnvelope(Shape shape) : shape_(std::move(shape)), prompt_tokens_(shape_.prompts.size()) {
     for (size_t i = 0; i < shape_.prompts.size() * static_cast<size_t>(shape_.n); ++i)
-      logprobs_.emplace_back(shape_.model.tokenizer, std::max(shape_.alternatives, 0));
+      logprobs_.emplace_back(shape_.model.tokenizer,
+                             CompletionLogprobs::Options{.alternatives = std::max(shape_.alternatives, 0),
+                                                         .names = shape_.names,
+                                                         .show_control = shape_.show_control});
     begun_.resize(logprobs_.size());
   }
 
@@ -96,10 +101,7 @@ class CompletionEnvelope : public Envelope {
     CompletionLogprobs& logprobs = logprobs_[index];
     if (first && shape_.echo) {
       text = replace_invalid_utf8(shape_.model.tokenizer.decode(ids));
-      if (shape_.alternatives >= 0) {
-        logprobs.add_first(ids[0]);
-        for (const GeneratedToken& token : prompt_tokens_[prompt]) logprobs.add(token);
-      }
+      if (shape_.alternatives >= 0) logprobs.add_prompt(ids[0], prompt_tokens_[prompt]);
     }
     text += delta.content;
     for (const GeneratedToken& token : delta.tokens) logprobs.add(token);
@@ -123,7 +125,7 @@ class CompletionEnvelope : public Envelope {
   }
 
   Shape shape_;
-  std::vector<CompletionLogprobs> logprobs_;  // by choice
+  std::deque<CompletionLogprobs> logprobs_;  // by choice
   std::vector<bool> begun_;
   std::vector<std::vector<GeneratedToken>> prompt_tokens_;
 };
@@ -192,7 +194,8 @@ Plan plan_text_completion(BodyFields& body, const ServedModel& model, const std:
   if (most == 0 && !shape.echo && shape.prompt_alternatives < 0)
     fail(ErrorCode::kBadRequest,
          "max_tokens is 0, and neither echo nor prompt_logprobs asks about the prompt; raise it");
-  answer.show_control = !body.boolean("skip_special_tokens").value_or(true);
+  shape.show_control = answer.show_control = !body.boolean("skip_special_tokens").value_or(true);
+  if (body.boolean("return_tokens_as_token_ids").value_or(false)) shape.names = TokenNames::kIds;
   if (const auto best = body.integer("best_of", 1, kMostAnswers); best && *best != request.n)
     fail(ErrorCode::kBadRequest, "best_of is {}, but n is {}; answers are not ranked here, leave best_of out",
          *best, request.n);

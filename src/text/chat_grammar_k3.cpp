@@ -74,7 +74,7 @@ class K3Grammar {
                                    {g_.repeat({g_.bytes(digits)}, 1, 3)},
                                    g_.literal("\""),
                                    {Grammar::control(sep_)},
-                                   {arguments(tool.parameters)},
+                                   {arguments(tool)},
                                    close("call")}));
     const Symbol call = g_.choice(std::move(alternatives));
     const Symbol many = shape.one_call ? call : g_.repeat({call}, 1, kMostCalls);
@@ -82,8 +82,8 @@ class K3Grammar {
   }
 
   // The declared arguments in their order, those required surely.
-  Symbol arguments(const json::value* parameters) {
-    const json::object* schema = parameters ? parameters->if_object() : nullptr;
+  Symbol arguments(const AnswerShape::Tool& tool) {
+    const json::object* schema = tool.parameters ? tool.parameters->if_object() : nullptr;
     const json::value* properties = schema ? schema->if_contains("properties") : nullptr;
     Sequence all;
     if (properties && properties->is_object()) {
@@ -93,24 +93,50 @@ class K3Grammar {
         const bool required =
             list && list->is_array() &&
             std::find(list->get_array().begin(), list->get_array().end(), key) != list->get_array().end();
-        const Symbol one = argument(std::string(property.key()), property.value(), *parameters);
+        check_schema(tool, std::string(property.key()), property.value());
+        std::vector<Sequence> forms;
+        argument(std::string(property.key()), property.value(), *tool.parameters, forms);
+        const Symbol one = g_.choice(std::move(forms));
         all.push_back(required ? one : g_.optional({one}));
       }
     }
     return g_.choice({std::move(all)});
   }
 
-  // <|open|>argument key="K" type="T"<|sep|>value<|close|>argument<|sep|>: the value of a string is its text
-  // as it is.
-  Symbol argument(const std::string& key, const json::value& schema, const json::value& root) {
-    std::vector<Sequence> alternatives;
+  // Refuses what the grammars cannot keep.
+  static void check_schema(const AnswerShape::Tool& tool, const std::string& key, const json::value& schema) {
+    try {
+      Grammar scratch;
+      json_schema(scratch, schema, *tool.parameters);
+    } catch (const Error& error) {
+      fail(error.code(), "the tool \"{}\", argument \"{}\": {}", tool.name, key, error.what());
+    }
+  }
+
+  // <|open|>argument key="K" type="T"<|sep|>value<|close|>argument<|sep|>, in every form that it may take:
+  // the value of a string is its text as it is. The schema is one that json_schema takes.
+  void argument(const std::string& key, const json::value& schema, const json::value& root,
+                std::vector<Sequence>& forms, int depth = 0) {
     const auto add = [&](std::string_view type, const Symbol& value) {
-      alternatives.push_back(
-          join({open("argument key=\"" + escaped(key) + "\" type=\"" + std::string(type) + "\""),
-                {value},
-                close("argument")}));
+      forms.push_back(join({open("argument key=\"" + escaped(key) + "\" type=\"" + std::string(type) + "\""),
+                            {value},
+                            close("argument")}));
     };
     const json::object* o = schema.if_object();
+    if (const json::value* ref = o ? o->if_contains("$ref") : nullptr) {
+      constexpr int kLongestChain = 16;
+      if (depth == kLongestChain)
+        fail(ErrorCode::kBadRequest, "the argument \"{}\" has a $ref that leads to no schema; correct it",
+             key);
+      boost::system::error_code error;
+      const json::value* target = root.find_pointer(ref->get_string().subview(1), error);
+      return argument(key, *target, root, forms, depth + 1);
+    }
+    for (const char* combined : {"anyOf", "allOf"})
+      if (const json::value* list = o ? o->if_contains(combined) : nullptr) {
+        for (const json::value& one : list->get_array()) argument(key, one, root, forms, depth);
+        return;
+      }
     const std::vector<json::value> values =
         o ? allowed_values(*o, "argument " + key) : std::vector<json::value>();
     for (const json::value& one : values) {
@@ -119,24 +145,25 @@ class K3Grammar {
       else
         add(type_of(one), json_schema(g_, json::value(json::object{{"const", one}}), root));
     }
-    if (!values.empty()) return g_.choice(std::move(alternatives));
+    if (!values.empty()) return;
     for (const std::string& type : types_of(o)) {
-      if (type == "string") {
-        add(type, text(o));
-        continue;
-      }
       json::object narrowed = o ? *o : json::object();
       narrowed["type"] = type;
-      add(type == "integer" ? "number" : type, json_schema(g_, json::value(std::move(narrowed)), root));
+      if (type == "string")
+        add(type, text(narrowed));
+      else
+        add(type == "integer" ? "number" : type, json_schema(g_, json::value(std::move(narrowed)), root));
     }
-    return g_.choice(std::move(alternatives));
   }
 
-  Symbol text(const json::object* schema) {
-    const json::value* pattern = schema ? schema->if_contains("pattern") : nullptr;
-    if (pattern && pattern->is_string())
+  // The text of a string, within what the schema says of it.
+  Symbol text(const json::object& schema) {
+    if (const json::value* pattern = schema.if_contains("pattern"))
       return regular_expression(g_, std::string_view(pattern->get_string()), any_ascii());
-    return any_text_;
+    const json::value *least = schema.if_contains("minLength"), *most = schema.if_contains("maxLength");
+    if (!least && !most) return any_text_;
+    return g_.repeat({character(g_, any_ascii())}, least ? static_cast<int>(least->get_int64()) : 0,
+                     most ? static_cast<int>(most->get_int64()) : -1);
   }
 
   static std::string_view type_of(const json::value& value) {

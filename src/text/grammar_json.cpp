@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "text/grammar_sources.h"
 #include "text/json_text.h"
+#include "text/schema_keywords.h"
 
 namespace perigee {
 
@@ -133,9 +134,7 @@ bool is_of_type(const json::value& v, const json::value* type) {
 // Beside a keyword that says all of what the value is, others that would narrow it are not combined with
 // it.
 void check_beside(const json::object& o, const std::string_view key, const std::string& where) {
-  for (const char* other :
-       {"$ref", "const", "enum", "anyOf", "allOf", "type", "properties", "required", "additionalProperties",
-        "items", "minItems", "maxItems", "minLength", "maxLength", "pattern"}) {
+  for (const char* other : kCombinedKeywords) {
     const bool filtered = std::string_view(other) == "type" && (key == "const" || key == "enum");
     if (other != key && !filtered && o.contains(other))
       reject(where, fmt::format("has {} beside {}, which is not supported; merge them", other, key));
@@ -213,29 +212,7 @@ class SchemaReader {
 
   // What would restrict the value, and cannot be kept.
   static void check_keywords(const json::object& o, const std::string& where) {
-    for (const char* key : {"oneOf",
-                            "not",
-                            "if",
-                            "then",
-                            "else",
-                            "dependentRequired",
-                            "dependentSchemas",
-                            "patternProperties",
-                            "propertyNames",
-                            "unevaluatedProperties",
-                            "unevaluatedItems",
-                            "contains",
-                            "uniqueItems",
-                            "multipleOf",
-                            "minimum",
-                            "maximum",
-                            "exclusiveMinimum",
-                            "exclusiveMaximum",
-                            "minProperties",
-                            "maxProperties",
-                            "prefixItems",
-                            "additionalItems",
-                            "$dynamicRef"})
+    for (const char* key : kUnenforcedKeywords)
       if (const json::value* value = o.if_contains(key); value && !(value->is_bool() && !value->get_bool()))
         reject(where, fmt::format("has {}, which cannot be enforced; leave it out", key));
   }

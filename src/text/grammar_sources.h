@@ -24,6 +24,11 @@ Grammar::Symbol any_json(Grammar& grammar, bool object_only = false);
 // JSON text that satisfies the schema; `root` is what its $refs point into.
 Grammar::Symbol json_schema(Grammar& grammar, const boost::json::value& schema,
                             const boost::json::value& root);
+// The schema without the keywords that json_schema refuses, for those who would rather have a call that may
+// break them than none: it takes at least what `schema` takes. `dropped` gets the places of the keywords
+// taken away, from `where` on.
+boost::json::value relaxed_schema(const boost::json::value& schema, const std::string& where,
+                                  std::vector<std::string>& dropped);
 // The values that a schema with const or enum allows, those of its type alone; none without these keywords.
 std::vector<boost::json::value> allowed_values(const boost::json::object& schema, const std::string& where);
 

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
 #include <set>
 
 #include "test_api.h"
+#include "text/utf8.h"
 
 namespace perigee::serve {
 namespace {
@@ -450,6 +452,154 @@ TEST(Api, PrescribedFormsReachTheEngine) {
   for (int32_t id : first)
     EXPECT_TRUE(std::string("yes").starts_with(model.tokenizer.vocabulary().bytes(id)));
   EXPECT_FALSE(first.empty());
+}
+
+// A call must come, and nobody asked for its arguments to be kept: what can be kept is.
+TEST(Api, KeywordsThatCannotBeKeptAreDroppedWithAWarning) {
+  TestApi api(say({"x"}));
+  const auto tools = [](const std::string& strict) {
+    return R"(,"tools":[{"type":"function","function":{"name":"g"}},{"type":"function","function":{"name":"f")" +
+           strict + R"(,"parameters":{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}}}])";
+  };
+  const std::string named = R"(,"tool_choice":{"type":"function","function":{"name":"f"}})";
+  for (const std::string& choice : {std::string(R"(,"tool_choice":"required")"), named}) {
+    const HttpResponse taken = api.post("/v1/chat/completions", chat(tools("") + choice));
+    ASSERT_EQ(taken.status, 200) << taken.body;
+    EXPECT_EQ(taken.headers.at("x-perigee-warning"),
+              R"(not enforced: "tools[1].function.parameters/properties/n/minimum")");
+    EXPECT_TRUE(api.engine.seen().back().logits.constraint);
+    const HttpResponse strict = api.post("/v1/chat/completions", chat(tools(R"(,"strict":true)") + choice));
+    EXPECT_EQ(strict.status, 400);
+    EXPECT_NE(message_of(strict).find("the tool \"f\", argument \"n\": the JSON schema at # has minimum"),
+              std::string::npos)
+        << message_of(strict);
+  }
+  EXPECT_EQ(api.post("/v1/chat/completions", chat(tools(""))).headers.count("x-perigee-warning"), 0u);
+}
+
+TEST(Api, ThinkingCanBeLeftOut) {
+  TestApi api(say(kThought));
+  const json::object whole =
+      object_of(api.post("/v1/chat/completions", chat(R"(,"include_reasoning":false)")));
+  const json::value& choice = whole.at("choices").as_array()[0];
+  EXPECT_FALSE(choice.at("message").as_object().contains("reasoning"));
+  EXPECT_FALSE(choice.at("message").as_object().contains("reasoning_content"));
+  EXPECT_EQ(choice.at("message").at("content"), "Zürich 東京");
+  const int64_t all = whole.at("usage").at("completion_tokens").as_int64();
+  EXPECT_EQ(all, static_cast<int64_t>(answer_ids(test_model(), kThought).size()));
+  // Streamed: nothing of it either, and every token has its log-probability.
+  std::string content;
+  int64_t tokens = 0;
+  for (const json::object& event : events_of(api.post(
+           "/v1/chat/completions", chat(R"(,"include_reasoning":false,"stream":true,"logprobs":true)")))) {
+    const json::value& one = event.at("choices").as_array()[0];
+    EXPECT_FALSE(one.at("delta").as_object().contains("reasoning"));
+    if (const json::value* text = one.at("delta").as_object().if_contains("content"))
+      content += text->as_string();
+    if (!one.at("logprobs").is_null())
+      tokens += static_cast<int64_t>(one.at("logprobs").at("content").as_array().size());
+  }
+  EXPECT_EQ(content, "Zürich 東京");
+  EXPECT_EQ(tokens, all);
+}
+
+TEST(Api, AnAnswerAsItWasWritten) {
+  TestApi api(say(kThought));
+  std::string raw;
+  for (const std::string& part : kThought) raw += part;
+  const auto content = [&](const std::string& more) {
+    const HttpResponse r = api.post("/v1/chat/completions", chat(more));
+    EXPECT_EQ(r.status, 200) << r.body;
+    return std::pair(
+        std::string(object_of(r).at("choices").as_array()[0].at("message").at("content").as_string()),
+        r.headers.count("x-perigee-warning"));
+  };
+  EXPECT_EQ(content(R"(,"skip_special_tokens":false)"), std::pair(raw, size_t{0}));
+  EXPECT_EQ(content(R"(,"skip_special_tokens":true)").first, "Zürich 東京");
+  EXPECT_EQ(content(R"(,"skip_special_tokens":false,"tools":[{"type":"function","function":{"name":"f"}}])"),
+            std::pair(std::string("Zürich 東京"), size_t{1}));
+  std::string streamed;
+  for (const json::object& event :
+       events_of(api.post("/v1/chat/completions", chat(R"(,"skip_special_tokens":false,"stream":true)"))))
+    if (const json::value* text =
+            event.at("choices").as_array()[0].at("delta").as_object().if_contains("content"))
+      streamed += text->as_string();
+  EXPECT_EQ(streamed, raw);
+}
+
+TEST(Api, TokensNamedByTheirIds) {
+  TestApi api(say({"abc"}));
+  const std::vector<int32_t> ids = answer_ids(test_model(), {"abc"});
+  const auto name = [](int32_t id) { return "token_id:" + std::to_string(id); };
+  const std::string more = R"("return_tokens_as_token_ids":true)";
+  const json::object chatted =
+      object_of(api.post("/v1/chat/completions", chat(R"(,"logprobs":true,"top_logprobs":2,)" + more)));
+  const json::array& content = chatted.at("choices").as_array()[0].at("logprobs").at("content").as_array();
+  ASSERT_EQ(content.size(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(content[i].at("token"), json::string(name(ids[i])));
+    EXPECT_EQ(content[i].at("top_logprobs").at(1).at("token"), json::string(name(ids[i] + 1)));
+  }
+  const json::object completed =
+      object_of(api.post("/v1/completions", R"({"prompt":"x","max_tokens":9,"logprobs":2,)" + more + "}"));
+  const json::value& logprobs = completed.at("choices").as_array()[0].at("logprobs");
+  EXPECT_EQ(logprobs.at("tokens").at(0), json::string(name(ids[0])));
+  EXPECT_TRUE(logprobs.at("top_logprobs").at(0).as_object().contains(name(ids[0] + 1)));
+}
+
+// Tokens that make one character together stand where it stands, whole and streamed, also when the answer or
+// the prompt ends inside of it.
+TEST(Api, TextOffsetsCountCharacters) {
+  const ServedModel model = test_model();
+  const std::vector<int32_t> cut = model.tokenizer.encode("🙂");
+  ASSERT_GT(cut.size(), 1u);  // several tokens, or this tests nothing
+  std::vector<int32_t> answer = model.tokenizer.encode("é");
+  const std::vector<int32_t> rest = model.tokenizer.encode("東🙂 x");
+  answer.push_back(cut[0]);
+  answer.insert(answer.end(), rest.begin(), rest.end());
+  answer.push_back(cut[0]);
+  TestApi api(
+      [answer](const Request&, int) { return ScriptedEngine::Answer{answer, FinishReason::kLength}; });
+  std::vector<int32_t> prompt = model.tokenizer.encode("aß");
+  prompt.push_back(cut[0]);
+  const auto check = [&](bool echo) {
+    const json::object body = {
+        {"prompt", json::value_from(prompt)}, {"echo", echo}, {"logprobs", 0}, {"max_tokens", 99}};
+    const json::object whole = object_of(api.post("/v1/completions", json::serialize(body)));
+    const json::value& choice = whole.at("choices").as_array()[0];
+    const std::string text(choice.at("text").as_string());
+    EXPECT_EQ(text, replace_invalid_utf8((echo ? model.tokenizer.decode(prompt) : "")) +
+                        replace_invalid_utf8(model.tokenizer.decode(answer)));
+    // The character that each token's first byte belongs to.
+    std::vector<int64_t> expected;
+    int64_t characters = 0;
+    const auto add = [&](const std::vector<int32_t>& ids) {
+      std::string bytes;
+      const auto count = [](std::string_view some) {
+        return std::count_if(some.begin(), some.end(), [](char c) { return (c & 0xC0) != 0x80; });
+      };
+      for (int32_t id : ids) {
+        const std::string_view own = model.tokenizer.vocabulary().bytes(id);
+        const bool inside = (own[0] & 0xC0) == 0x80;
+        expected.push_back(characters + count(bytes) - (inside ? 1 : 0));
+        bytes += own;
+      }
+      characters += count(bytes);
+    };
+    if (echo) add(prompt);
+    add(answer);
+    EXPECT_EQ(json::value_to<std::vector<int64_t>>(choice.at("logprobs").at("text_offset")), expected);
+    json::object streamed = body;
+    streamed["stream"] = true;
+    std::vector<int64_t> offsets;
+    for (const json::object& event : events_of(api.post("/v1/completions", json::serialize(streamed)))) {
+      const json::value& more = event.at("choices").as_array()[0].at("logprobs").at("text_offset");
+      for (const json::value& one : more.as_array()) offsets.push_back(one.as_int64());
+    }
+    EXPECT_EQ(offsets, expected);
+  };
+  check(false);
+  check(true);
 }
 
 TEST(Api, ThinkingInAllItsSpellings) {

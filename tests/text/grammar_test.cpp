@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <random>
 #include <regex>
+#include <tuple>
 
 #include "base/error.h"
 #include "text/chat.h"
@@ -283,8 +284,91 @@ TEST(Grammar, AnArgumentWhoseValuesAreNotOfItsTypeIsRefused) {
   shape.tools = {{"f", &parameters}};
   Grammar grammar;
   grammar.new_rule();
-  EXPECT_NE(complaint([&] { format->answer_grammar(grammar, shape); }).find("argument c has enum"),
+  EXPECT_NE(complaint([&] {
+              format->answer_grammar(grammar, shape);
+            }).find("the tool \"f\", argument \"c\": the JSON schema at # has enum"),
             std::string::npos);
+}
+
+// What an argument of K3's may be: the tokens of `value`, declared of `type`.
+bool takes_argument(const std::string& schema, const std::string& type, const std::string& value) {
+  const auto format = make_chat_format(tokenizer());
+  const json::value parameters = json::parse(R"({"type":"object","properties":{"a":)" + schema +
+                                             R"(},"required":["a"],"$defs":{"n":{"type":"integer"}}})");
+  AnswerShape shape{.thinking = false, .must_call = true};
+  shape.tools = {{"f", &parameters}};
+  Grammar grammar;
+  grammar.new_rule();
+  format->answer_grammar(grammar, shape);
+  GrammarMachine machine(std::move(grammar), tree(), format->stop_ids());
+  std::vector<Segment> segments;
+  for (const std::string& part :
+       {std::string("<|close|>"), std::string("response"), std::string("<|sep|>"), std::string("<|open|>"),
+        std::string("tools"), std::string("<|sep|>"), std::string("<|open|>"),
+        std::string("call tool=\"f\" index=\"1\""), std::string("<|sep|>"), std::string("<|open|>"),
+        "argument key=\"a\" type=\"" + type + "\"", std::string("<|sep|>"), value, std::string("<|close|>"),
+        std::string("argument"), std::string("<|sep|>")})
+    segments.push_back({part, tokenizer().vocabulary().has_control(part)});
+  const GrammarMachine::State* state = machine.start();
+  for (int32_t id : tokenizer().encode(segments))
+    if (!(state = machine.after(state, id))) return false;
+  return true;
+}
+
+TEST(Grammar, ArgumentsOfCombinedSchemas) {
+  const std::string optional = R"({"anyOf":[{"type":"integer"},{"type":"null"}],"default":null})";
+  EXPECT_TRUE(takes_argument(optional, "number", "12"));
+  EXPECT_TRUE(takes_argument(optional, "null", "null"));
+  EXPECT_FALSE(takes_argument(optional, "string", "x"));
+  EXPECT_TRUE(takes_argument(R"({"$ref":"#/$defs/n"})", "number", "3"));
+  EXPECT_FALSE(takes_argument(R"({"$ref":"#/$defs/n"})", "string", "3"));
+  const std::string text = R"({"type":"string","minLength":2,"maxLength":3})";
+  EXPECT_TRUE(takes_argument(text, "string", "é東"));
+  EXPECT_FALSE(takes_argument(text, "string", "é"));
+  EXPECT_FALSE(takes_argument(text, "string", "abcd"));
+  for (const char* refused : {R"({"type":"integer","minimum":1})", R"({"type":"string","not":{}})", "false",
+                              R"({"$ref":"#/$defs/m"})", R"({"anyOf":[{"type":"string"}],"type":"string"})",
+                              R"({"$ref":"#/properties/a"})"})
+    EXPECT_NE(complaint([&] { takes_argument(refused, "string", "x"); }).find("argument \"a\""),
+              std::string::npos)
+        << refused;
+}
+
+TEST(Grammar, RelaxedSchemasSayWhatTheyDrop) {
+  const std::tuple<const char*, const char*, std::vector<std::string>> cases[] = {
+      {R"({"type":"integer"})", R"({"type":"integer"})", {}},
+      {R"({"type":"integer","minimum":1,"title":"x"})", R"({"type":"integer","title":"x"})", {"p/minimum"}},
+      {R"({"properties":{"a":{"items":{"multipleOf":2}},"b":{"uniqueItems":false}},"required":["a"]})",
+       R"({"properties":{"a":{"items":{}},"b":{"uniqueItems":false}},"required":["a"]})",
+       {"p/properties/a/items/multipleOf"}},
+      {R"({"oneOf":[{"type":"string"},{"not":{}}],"type":"string"})",
+       R"({"anyOf":[{"type":"string"},{}]})",
+       {"p/oneOf", "p/type", "p/anyOf/1/not"}},
+      {R"({"allOf":[{"type":"string"},{"minLength":1}]})", "{}", {"p/allOf"}},
+      {R"({"allOf":[{"maximum":1}],"type":"integer"})", R"({"allOf":[{}]})", {"p/type", "p/allOf/0/maximum"}},
+      {R"({"$ref":"#/$defs/x","type":"string","$defs":{"x":{"minimum":2}}})",
+       R"({"$ref":"#/$defs/x","$defs":{"x":{}}})",
+       {"p/type", "p/$defs/x/minimum"}},
+      {R"({"enum":["a"],"type":"string","maxLength":3})",
+       R"({"enum":["a"],"type":"string"})",
+       {"p/maxLength"}},
+      {R"({"pattern":"a+","minLength":3})", R"({"pattern":"a+"})", {"p/minLength"}},
+      {R"({"pattern":"(?=a)b","minLength":3})", R"({"minLength":3})", {"p/pattern"}},
+      {R"({"additionalProperties":false,"properties":{"a":"string","b":true}})",
+       R"({"additionalProperties":false,"properties":{"a":true,"b":true}})",
+       {"p/properties/a"}}};
+  for (const auto& [schema, relaxed, places] : cases) {
+    std::vector<std::string> dropped;
+    const json::value got = relaxed_schema(json::parse(schema), "p", dropped);
+    EXPECT_EQ(json::serialize(got), json::serialize(json::parse(relaxed))) << schema;
+    EXPECT_EQ(dropped, places) << schema;
+    EXPECT_EQ(complaint([&] {
+                Grammar grammar;
+                json_schema(grammar, got, got);
+              }),
+              "")
+        << schema;
+  }
 }
 
 TEST(Grammar, AnAnswerMayThinkAndThenMustBeJson) {
