@@ -28,7 +28,11 @@ bool has_gpu() {
 
 std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads,
                                       bool graphs) {
-  if (device == "cuda" || (device == "auto" && has_gpu())) return std::make_unique<cuda::CudaBackend>(graphs);
+  const bool gpu = device != "cpu" && has_gpu();
+  if (device == "cuda" && !gpu) {
+    fail(ErrorCode::kUsage, "--device cuda: no NVIDIA GPU with a driver was found; use --device cpu or auto");
+  }
+  if (gpu) return std::make_unique<cuda::CudaBackend>(graphs);
   return make_cpu_backend(cpu_kernels, threads);
 }
 
