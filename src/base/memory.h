@@ -1,6 +1,6 @@
 // Memory: where arrays live and how bytes get there; one implementation for the host, one per kind of device.
 // Calls take effect in the order they are made, and in the order of the stages of the backend whose memory it
-// is; only download() waits for that. Addresses of a device's memory mean nothing to the host.
+// is; only upload() and download() wait for them. Addresses of a device's memory mean nothing to the host.
 #pragma once
 
 #include <cstddef>

@@ -13,10 +13,9 @@ namespace perigee {
 // Error{kUsage} naming --cpu-kernels when this CPU cannot run them.
 std::unique_ptr<Backend> make_cpu_backend(const std::string& kernels, int threads);
 
-// "cpu", "cuda", or "auto" for a GPU where there is one and this build can use it. Throws Error{kUsage}
-// naming
-// --device when this build has no CUDA, Error{kUnsupported} when there is no GPU. `graphs`: whether a GPU's
-// steps are replayed as CUDA graphs.
+// "cpu", "cuda", or "auto" for a GPU where there is one and this build can use it. `graphs`: whether a GPU's
+// steps are replayed as CUDA graphs. Throws Error{kUsage} naming --device when this build has no CUDA or the
+// machine no GPU, Error{kUnsupported} when the GPU is too old.
 std::unique_ptr<Backend> make_backend(const std::string& device, const std::string& cpu_kernels, int threads,
                                       bool graphs = true);
 

@@ -1,6 +1,7 @@
 #include "engine/upload_weights.h"
 
 #include <map>
+#include <set>
 
 #include "base/progress.h"
 #include "model/weights_memory.h"
@@ -31,10 +32,10 @@ void upload_weights(Weights& weights, const ModelConfig& config, Memory& memory,
   }
   const auto block = std::make_shared<MemoryBlock>(memory, total);
   Progress progress("weights to the GPU", show_progress ? total : 0, 1e9, "GB");
-  std::map<const void*, bool> copied;
+  std::set<const std::byte*> copied;
   for (const Array& a : arrays) {
     std::byte* to = block->data() + offset.at(*a.at);
-    if (!std::exchange(copied[*a.at], true)) {
+    if (copied.insert(to).second) {
       memory.upload(to, *a.at, a.bytes);
       progress.advance(a.bytes);
     }

@@ -103,8 +103,8 @@ void forward(const Step& step, float* logits) {
                                                  .sequences = step.batch.sequences,
                                                  .slots = step.caches.slots,
                                                  .pages = step.caches.pages,
-                                                 .repeatable = !step.trace && !step.controls.random_index,
-                                                 .page_count = step.caches.page_count});
+                                                 .page_count = step.caches.page_count,
+                                                 .repeatable = !step.trace && !step.controls.random_index});
   if (!enqueued) {
     walk_layers(step, logits);
     step.backend.end_step();

@@ -2,11 +2,13 @@
 // free inside a stage and no finer. Every backend of one numerics identity gives the same bits.
 //
 // Notation: R rows (tokens of a step, any mix of sequences), hidden h, D = heads·128. Matrices are row-major
-// W[out, in]. "dot" is the identity's bf16 product sum over `in`, fp32, one K segment (x86-bf16-v1:
-// ops/cpu/arith.h). "→ bf16" rounds to nearest even. rms(x; w) = x · rsqrt(mean(x²) + eps) · w in fp32.
-// Sources of the maths: the Kimi Linear report and its public implementations (KDA), DeepSeek-V2/V3 (MLA,
-// router), DeepSeek-V3.2 (DSA), the Kimi K3 model card (AttnRes, LatentMoE, SiTU). No stage throws on data;
-// sizes that do not fit are a broken invariant.
+// W[out, in]. "dot" is the identity's bf16 product sum over `in`, fp32 (x86-bf16-v1: one K segment,
+// ops/cpu/arith.h; sm_90-v1: ops/cuda/products.h). Where a comment gives the order of other sums it is that
+// of x86-bf16-v1; CUDA kernels state theirs where it differs, and round at the same places. "→ bf16" rounds
+// to nearest even. rms(x; w) = x · rsqrt(mean(x²) + eps) · w in fp32. Sources of the maths: the Kimi Linear
+// report and its public implementations (KDA), DeepSeek-V2/V3 (MLA, router), DeepSeek-V3.2 (DSA), the Kimi K3
+// model card (AttnRes, LatentMoE, SiTU). No stage throws on data; sizes that do not fit are a broken
+// invariant.
 #pragma once
 
 #include <cstdint>
@@ -303,9 +305,10 @@ struct StepInputs {
   std::span<const SequenceRows> sequences;        // in row order
   std::span<const std::vector<KdaSlot>> slots;    // per KDA layer, one per sequence
   std::span<const std::vector<PageTable>> pages;  // per attention layer, one per sequence
-  bool repeatable =
-      false;  // the host looks at nothing while the stages run, and their pointers are those of last time
-  std::span<const int64_t> page_count;  // [sequences] of page pointers
+  std::span<const int64_t> page_count;            // [sequences] of page pointers
+  // The host looks at nothing while the stages run, and calls them with the pointers of the step before when
+  // the shape is the same.
+  bool repeatable = false;
 };
 
 class Backend {

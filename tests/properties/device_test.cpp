@@ -11,32 +11,18 @@
 namespace perigee {
 namespace {
 
-using test::lone_cache, test::on_device, test::random_tokens, test::small_runner;
+using test::lone_cache, test::Logits, test::on_device, test::plainly, test::random_tokens, test::small_runner;
 
 constexpr int kTokens = 200;
 
 RunnerOptions options() { return {.plan = {.dense_segment = 96}, .threads = 2}; }
-
-using Logits = std::vector<float>;
-
-Logits plainly(Runner& runner, const std::vector<int32_t>& tokens) {
-  SequenceCache cache = lone_cache(runner);
-  Batch batch;
-  batch.add(cache, tokens, 0, static_cast<int>(tokens.size()));
-  const auto logits = runner.step(batch);
-  return {logits.begin(), logits.end()};
-}
 
 class OnDevice : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (test::g_device == "cpu") GTEST_SKIP() << "with --device=cuda";
   }
-  std::string family() const {
-    std::string name = GetParam();
-    for (char& c : name) c = c == '_' ? '-' : c;
-    return name;
-  }
+  std::string family() const { return test::family_of(GetParam()); }
 };
 
 // Two identities: the same roundings to bf16, other orders of addition. Most rows differ as bf16 rounding

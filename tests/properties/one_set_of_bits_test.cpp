@@ -15,8 +15,7 @@
 namespace perigee {
 namespace {
 
-using test::random_tokens;
-using test::small_runner;
+using test::Logits, test::plainly, test::random_tokens, test::small_runner;
 
 constexpr int kTokens = 331;  // several times top-k 64, chunk 16, page 64 and the test's dense segment 96
 
@@ -24,17 +23,6 @@ RunnerOptions options_with(int threads = 2, int lanes = 1, int attention_lanes =
   return test::on_device({.precision = {},
                           .plan = {.lanes = lanes, .attention_lanes = attention_lanes, .dense_segment = 96},
                           .threads = threads});
-}
-
-using Logits = std::vector<float>;  // [tokens, vocab]
-
-// One request, everything in one step.
-Logits plainly(Runner& runner, const std::vector<int32_t>& tokens) {
-  SequenceCache cache = test::lone_cache(runner);
-  Batch batch;
-  batch.add(cache, tokens, 0, static_cast<int>(tokens.size()));
-  const auto logits = runner.step(batch);
-  return {logits.begin(), logits.end()};
 }
 
 // `got` against what stands from offset `first` of `want`, bit by bit.
@@ -46,11 +34,7 @@ void expect_same(const Logits& want, int first, std::span<const float> got, cons
 
 class OneSetOfBits : public testing::TestWithParam<std::string> {
  protected:
-  std::string family() const {
-    std::string name = GetParam();
-    for (char& c : name) c = c == '_' ? '-' : c;
-    return name;
-  }
+  std::string family() const { return test::family_of(GetParam()); }
 };
 
 TEST_P(OneSetOfBits, LogitsAreFinite) {

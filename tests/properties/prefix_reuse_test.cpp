@@ -13,17 +13,14 @@
 namespace perigee {
 namespace {
 
-using test::lone_cache, test::on_device, test::random_tokens, test::small_config;
+using test::Logits, test::on_device, test::random_tokens, test::small_config;
 
 using Tokens = std::vector<int32_t>;
-using Logits = std::vector<float>;
 
 class PrefixReuse : public testing::TestWithParam<std::string> {
  protected:
   PrefixReuse() {
-    std::string family = GetParam();
-    for (char& c : family) c = c == '_' ? '-' : c;
-    const ModelConfig config = small_config(family);
+    const ModelConfig config = small_config(test::family_of(GetParam()));
     RunnerOptions options =
         on_device({.precision = {.latent = LatentFormat::kFp8}, .plan = {.dense_segment = 96}, .threads = 2});
     // A pool of a few sequences, so that eviction takes part.
@@ -41,13 +38,7 @@ class PrefixReuse : public testing::TestWithParam<std::string> {
   // One pass, no pool, no tree.
   const Logits& plainly(const Tokens& tokens) {
     Logits& logits = plain_[tokens];
-    if (logits.empty()) {
-      SequenceCache cache = lone_cache(*runner_);
-      Batch batch;
-      batch.add(cache, tokens, 0, static_cast<int>(tokens.size()));
-      const auto got = runner_->step(batch);
-      logits.assign(got.begin(), got.end());
-    }
+    if (logits.empty()) logits = test::plainly(*runner_, tokens);
     return logits;
   }
 

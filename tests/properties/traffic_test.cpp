@@ -18,8 +18,7 @@ namespace {
 class Traffic : public testing::TestWithParam<std::string> {
  protected:
   Traffic() {
-    family_ = GetParam();
-    for (char& c : family_) c = c == '_' ? '-' : c;
+    family_ = family_of(GetParam());
     plain_ = std::make_unique<Runner>(runner(0, 8));
     vocab_ = plain_->config().vocab_size;
   }

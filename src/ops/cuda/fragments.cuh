@@ -1,5 +1,5 @@
 // Operands of matrix instructions from shared memory whose rows lie any multiple of 8 values apart: rows
-// padded by 8 values (16 bytes) meet no bank conflicts. And copies to shared memory, and pairs of bf16.
+// padded by 8 values (16 bytes) meet no bank conflicts. And what else kernels of sparse rows share.
 #pragma once
 
 #include "ops/cuda/mma.cuh"
@@ -48,23 +48,11 @@ __device__ inline void load_second_transposed(FragmentB (&f)[2], const bf16* til
   f[1] = {{x[2], x[3]}};
 }
 
-// An asynchronous copy of 16 or 4 bytes, or of zeros when there is nothing to copy (`from` is then not read).
-__device__ inline void copy_16(void* to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(exists ? 16 : 0)
-               : "memory");
-}
+// copy_16 for 4 bytes.
 __device__ inline void copy_4(void* to, const void* from, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(exists ? 4 : 0)
                : "memory");
-}
-
-// Two values as bf16, the first in the low half; float_to_bf16 of each, in one instruction.
-__device__ inline uint32_t bf16_pair(float first, float second) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
 }
 
 // Blocks of a cluster wait for each other; what one wrote before, to global memory too, all see after.

@@ -22,10 +22,10 @@ __device__ inline uint32_t shared_address(const void* p) {
 }
 
 // 16 bytes, or zeros when there is nothing to copy (`from` is then not read).
-__device__ inline void copy_piece(bf16* to, const bf16* from, bool exists) {
-  const int bytes = exists ? 16 : 0;
+__device__ inline void copy_16(void* to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(bytes));
+               "r"(exists ? 16 : 0)
+               : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
 // Until at most `kPending` groups of this thread are under way.
@@ -66,12 +66,21 @@ __device__ inline FragmentB load_b(const bf16* tile, int row, int step) {
 }
 
 // c[16, 8] += a[16, 16] · b[8, 16]ᵀ. Thread 4g + t holds c of (row g, columns 2t, 2t + 1), then of row g + 8.
-__device__ inline void multiply_add(float (&c)[4], const FragmentA& a, const FragmentB& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ inline void multiply_add(float (&c)[4], const FragmentA& a, const FragmentB& b) {
+  mma(c, a.x, b.x);
+}
+
+// Two values as bf16, the first in the low half; float_to_bf16 of each, in one instruction.
+__device__ inline uint32_t bf16_pair(float first, float second) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
 }
 
 }  // namespace perigee::cuda

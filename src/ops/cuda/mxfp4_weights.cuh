@@ -96,8 +96,7 @@ struct Mxfp4Expert {
       const bool exists = row < outputs && column < k_end;
       const uint8_t* packed =
           exists ? pick(values, from.matrix) + row * (stride / 2) + column / 2 : values[0];
-      copy_piece(reinterpret_cast<bf16*>(stage + tile_row * kRowBytes + block * 16),
-                 reinterpret_cast<const bf16*>(packed), exists);
+      copy_16(stage + tile_row * kRowBytes + block * 16, packed, exists);
     }
   }
 

@@ -30,7 +30,7 @@ __device__ void copy_tile(bf16* tile, int thread, int k, int k_end, const bf16* 
     const int at = i * kThreads + thread, row = at / 8, piece = at % 8;
     const bf16* from = row_pointer(row);
     const bool exists = from != nullptr && k + piece * kPiece < k_end;
-    copy_piece(tile + tile_offset(row, piece), exists ? from + k + piece * kPiece : any, exists);
+    copy_16(tile + tile_offset(row, piece), exists ? from + k + piece * kPiece : any, exists);
   }
 }
 

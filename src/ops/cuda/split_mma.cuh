@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/split_operand.h"
 
 namespace perigee::cuda {
@@ -19,12 +20,6 @@ namespace perigee::cuda {
 struct SplitPair {
   uint32_t hi, lo;  // bf16 pairs, the earlier element in the low half
 };
-
-__device__ inline uint32_t bf16_pair(float x0, float x1) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(x1), "f"(x0));
-  return pair;
-}
 
 __device__ inline SplitPair split(float x0, float x1) {
   const uint32_t hi = bf16_pair(x0, x1);
@@ -47,13 +42,6 @@ __device__ inline SplitA split_a(const float (&left)[4], const float (&right)[4]
 __device__ inline SplitB split_b(float k0, float k1, float k8, float k9) {
   const SplitPair near = split(k0, k1), far = split(k8, k9);
   return {{near.hi, far.hi}, {near.lo, far.lo}};
-}
-
-__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // The large terms and the mixed ones are chains of their own: half the latency.
