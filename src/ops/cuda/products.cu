@@ -3,6 +3,9 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_products.cuh"
+#if PERIGEE_SM90
+#include "ops/cuda/many_rows_sm90.cuh"
+#endif
 
 namespace perigee::cuda {
 namespace {
@@ -11,7 +14,6 @@ namespace {
 struct ProductJob : DenseWeights<1> {
   Product p;
   int first_row = 0;
-  int64_t y_first = 0;
 
   template <int kOutputs, int kRows>
   __device__ bool begin() {
@@ -22,7 +24,6 @@ struct ProductJob : DenseWeights<1> {
     first_output = static_cast<int>(blockIdx.x) * kOutputs;
     first_row = static_cast<int>(blockIdx.y) * kRows;
     p.x += batch * p.x_batch;
-    y_first = batch * p.y_batch;
     return true;
   }
   __device__ int k() const { return p.k; }
@@ -34,8 +35,10 @@ struct ProductJob : DenseWeights<1> {
   __device__ void finish(int output, int r, const float (&value)[1]) const {
     output += first_output;
     r += first_row;
-    if (output >= outputs || r >= p.rows) return;
-    const int64_t at = y_first + r * p.y_stride + output;
+    if (output < outputs && r < p.rows) finish_at(output, r, static_cast<int>(blockIdx.z), value);
+  }
+  __device__ void finish_at(int output, int r, int batch, const float (&value)[1]) const {
+    const int64_t at = batch * p.y_batch + r * p.y_stride + output;
     if (p.y_bf16) {
       p.y_bf16[at] = float_to_bf16(value[0]);
     } else {
@@ -65,7 +68,9 @@ struct GluJob : DenseWeights<2> {
   __device__ void finish(int output, int r, const float (&value)[2]) const {
     output += first_output;
     r += first_row;
-    if (output >= outputs || r >= rows) return;
+    if (output < outputs && r < rows) finish_at(output, r, 0, value);
+  }
+  __device__ void finish_at(int output, int r, int, const float (&value)[2]) const {
     out[int64_t{r} * outputs + output] = float_to_bf16(activate(activation, value[0], value[1]));
   }
 };
@@ -87,6 +92,18 @@ void multiply(const Product& p, cudaStream_t stream) {
   if (p.rows == 0 || p.outputs == 0) return;
   ProductJob job;
   job.p = p;
+#if PERIGEE_SM90
+  if (row_tile(p.rows) == kManyTile && !p.x_rows) {
+    multiply_many<ProductJob>({.w = {tile_map(p.w, p.k, p.outputs, p.batches, p.w_stride, p.w_batch)},
+                               .x = tile_map(p.x, p.k, p.rows, p.batches, p.x_stride, p.x_batch),
+                               .job = job,
+                               .k = p.k,
+                               .outputs = p.outputs,
+                               .rows = p.rows},
+                              p.batches, stream);
+    return;
+  }
+#endif
   launch_product(
       job,
       {.outputs = p.outputs, .k = p.k, .row_tile = row_tile(p.rows), .rows = p.rows, .batches = p.batches},
@@ -129,6 +146,19 @@ void multiply_glu(const Linear& gate, const Linear& up, const ActivationParams& 
   job.activation = activation;
   job.rows = rows;
   job.length = gate.in;
+#if PERIGEE_SM90
+  if (row_tile(rows) == kManyTile) {
+    const auto map = [&](const bf16* data, int count) { return tile_map(data, gate.in, count, 1, gate.in, 0); };
+    multiply_many<GluJob>({.w = {map(gate.weight, gate.out), map(up.weight, up.out)},
+                           .x = map(x, rows),
+                           .job = job,
+                           .k = gate.in,
+                           .outputs = gate.out,
+                           .rows = rows},
+                          1, stream);
+    return;
+  }
+#endif
   launch_product(job, {.outputs = gate.out, .k = gate.in, .row_tile = row_tile(rows), .rows = rows}, stream);
 }
 

@@ -1,0 +1,69 @@
+// Copies by Hopper's tensor memory accelerator into the shared memory of one block or of several blocks of a cluster,
+// the barriers in shared memory that count their bytes, and the cluster itself.
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/cuda/mma.cuh"
+
+namespace perigee::cuda {
+
+// A barrier in shared memory: a phase ends when all expected arrivals and all announced bytes have come.
+using CopyBarrier = uint64_t;
+
+__device__ inline void init_barrier(CopyBarrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// After init_barrier, before other threads and other blocks use the barriers.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// One arrival, which announces `bytes` besides.
+__device__ inline void arrive_expecting(CopyBarrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+// One arrival at the barrier of the same place in block `rank` of the cluster.
+__device__ inline void arrive_at(CopyBarrier* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+// Until the phase of this parity (0 for the first, then alternating) has ended.
+__device__ inline void wait_barrier(CopyBarrier* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// A box of a tensor map of four dimensions from (i, j, k, l) on, to the same place in every block of the cluster that `blocks` has
+// a bit of; each one's `barrier` counts its bytes. Elements outside the tensor come as zeros.
+__device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, int k, int l, CopyBarrier* barrier,
+                                uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(i), "r"(j), "r"(k), "r"(l), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
+
+__device__ inline uint32_t rank_in_cluster() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// A barrier of all threads of the cluster.
+__device__ inline void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+}  // namespace perigee::cuda
