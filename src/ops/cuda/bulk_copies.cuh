@@ -17,17 +17,21 @@ __device__ inline void init_barrier(CopyBarrier* barrier, int arrivals) {
 // After init_barrier, before other threads and other blocks use the barriers.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
+__device__ inline void arrive(CopyBarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 // One arrival, which announces `bytes` besides.
 __device__ inline void arrive_expecting(CopyBarrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-// One arrival at the barrier of the same place in block `rank` of the cluster.
+// One arrival at the barrier of the same place in block `rank` of the cluster. It orders no writes of this thread before
+// reads in the other block (a release at cluster scope costs a microsecond): it says that products have read a stage.
 __device__ inline void arrive_at(CopyBarrier* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }
@@ -36,7 +40,7 @@ __device__ inline void wait_barrier(CopyBarrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");

@@ -1,0 +1,335 @@
+// A block computes up to 192 entries of one expert by 192 rows of its weights at a time. Three warpgroups multiply: their
+// weights come from memory into registers, where they become fragments; the entries' rows of x come, by a fourth
+// warpgroup, into a ring of stages of one chunk of K. x lies in memory in the order in which the instructions take it
+// (place_in_chunk), padded with zeros to whole chunks.
+#if PERIGEE_SM90
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/bulk_copies.cuh"
+#include "ops/cuda/experts_grouping.cuh"
+#include "ops/cuda/experts_mxfp4.h"
+#include "ops/cuda/mxfp4_fragments.cuh"
+#include "ops/cuda/wgmma.cuh"
+
+namespace perigee::cuda {
+namespace {
+
+constexpr int kMostRows = 160;  // entries of a block
+constexpr int kRowStep = 32;    // they are computed in multiples of this
+constexpr int kMultipliers = 3; // warpgroups
+constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
+constexpr int kRing = 4;   // stages
+constexpr int kBehind = 2; // a stage is handed over when the copies of the one this much later are under way
+constexpr int kHalf = kMostRows * kTileK;  // values of a tile; a stage has two, side by side along K
+constexpr int kMultiplierRegisters = 160, kCopierRegisters = 32;
+
+struct Memory {
+  bf16 x[kRing][2 * kHalf];
+  CopyBarrier full[kRing], free[kRing];
+  int row[kMostRows];  // of x, of each entry
+  bf16 turned[kMultipliers * 4][8 * 16];  // a warp's outputs on their way to memory
+};
+
+struct Params {
+  const ExpertAddresses* experts;
+  Grouping grouping;
+  const bf16* x;     // [rows, lanes, padded k]
+  int64_t x_stride;  // of a row
+  int choices;       // entries of a row of x, in entry order; 0: x has a row an entry, in the grouping's order
+  int k, outputs, lanes;
+  bf16* y;
+  int64_t y_stride;  // of an entry
+  ActivationParams activation;
+  // What the next product takes: columns of y, cut into lanes of `y_lane`.
+  int y_lane;
+};
+
+// What differs between the two products: where a fragment's two rows come from, and what becomes of sums.
+
+// Both matrices at once: 8 outputs a warp, 32 a warpgroup. y[position] = act(gate x, up x), in the order of the next
+// product.
+struct GateUp {
+  static constexpr int kOutputs = 32;
+  static __device__ PackedRows rows(const ExpertAddresses& e, const Params& p, int first_output, int) {
+    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+    return PackedRows(e.gate, output, e.up, output, p.outputs, p.k, 0, p.k);
+  }
+  template <int kCount>
+  static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output, int,
+                                bf16*) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + lane / 4;
+    if (output >= p.outputs) return;
+    const int inside = output % p.y_lane;
+    bf16* y = p.y + output / p.y_lane * padded_to_chunks(p.y_lane) + inside / kChunk * kChunk +
+              place_in_chunk(inside % kChunk);
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = 8 * j + lane % 4 * 2 + i;
+        if (r < tile.count)
+          y[(tile.first + r) * p.y_stride] = float_to_bf16(activate(p.activation, c[4 * j + i], c[4 * j + 2 + i]));
+      }
+    }
+  }
+};
+
+// 16 outputs a warp. y[entry, lane] = down x.
+struct Down {
+  static constexpr int kOutputs = 64;
+  static __device__ PackedRows rows(const ExpertAddresses& e, const Params& p, int first_output, int lane_of_columns) {
+    const int output =
+        first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+    return PackedRows(e.down, output, e.down, output + 8, p.outputs, int64_t{p.k} * p.lanes, lane_of_columns * p.k, p.k);
+  }
+  // Eight entries at a time through shared memory: 32 bytes of an entry side by side.
+  template <int kCount>
+  static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output,
+                                int lane_of_columns, bf16* turned) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        turned[(lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 * 8] = float_to_bf16(c[4 * j + i]);
+      __syncwarp();
+      const int r = 8 * j + lane / 4, column = lane % 4 * 4;
+      if (r >= tile.count || output + column >= p.outputs) continue;
+      *reinterpret_cast<uint2*>(p.y + p.grouping.entry(tile.first + r) * p.y_stride +
+                                int64_t{lane_of_columns} * p.outputs + output + column) =
+          *reinterpret_cast<const uint2*>(turned + lane / 4 * 16 + column);
+    }
+  }
+};
+
+// One chain over all chunks for kRows entries, of this warpgroup's 64 rows of weights. `stage` counts the stages that
+// this block has used so far.
+template <int kRows>
+__device__ void multiply_chunks(float (&c)[kRows / 2], const PackedRows& rows, int chunks, Memory& memory, int& stage) {
+  const auto release = [&](int s) {
+    if (threadIdx.x % kWarpgroup == 0) arrive(&memory.free[s % kRing]);
+  };
+#pragma unroll
+  for (float& v : c) v = 0.0f;
+  PackedBlocks next = rows.load(0);
+  WordFragments fragments[2];
+  for (int chunk = 0; chunk < chunks; ++chunk, ++stage) {
+    const PackedBlocks p = next;
+    next = rows.load(chunk + 1);
+    const BlockScale first(p.first_scale), second(p.second_scale);
+    const bool large = any_large(p);
+    wait_barrier(&memory.full[stage % kRing], stage / kRing % 2);
+    const bf16* x = memory.x[stage % kRing];
+    const uint64_t halves[2] = {operand(x), operand(x + kHalf)};
+#pragma unroll
+    for (int j = 0; j < kChunkWords; ++j) {
+      WordFragments& w = fragments[j % 2];
+      if (chunk > 0 || j >= 2) wait_products<1>();  // the products that read w before are done
+      if (j == 1 && chunk > 0) release(stage - 1);
+      w = decode(word_of(p.first, j), word_of(p.second, j), first, second, large);
+      start_products();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int step = 2 * j + i;
+        multiply_async(c, w.a[i], halves[step / 4] + step % 4 * kNextStep);
+      }
+      commit_products();
+    }
+  }
+  wait_products<0>();
+  pin(c);
+  release(stage - 1);
+}
+
+template <typename Pass, int kRows>
+__device__ void multiply_tile(const Params& p, const Tile& tile, Memory& memory) {
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int parts = static_cast<int>(gridDim.x), chunks = padded_to_chunks(p.k) / kChunk;
+  int stage = 0;
+  for (int part = blockIdx.x; part * kMultipliers * Pass::kOutputs < p.outputs; part += parts) {
+    const int output = (part * kMultipliers + group) * Pass::kOutputs;
+    const PackedRows rows = Pass::rows(p.experts[tile.expert], p, output, static_cast<int>(blockIdx.z));
+    float c[kRows / 2];
+    multiply_chunks<kRows>(c, rows, chunks, memory, stage);
+    Pass::finish(c, p, tile, output, static_cast<int>(blockIdx.z), memory.turned[threadIdx.x / 32]);
+  }
+}
+
+template <typename Pass>
+__device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory) {
+  constexpr int kPieces = kChunk / kPiece, kTogether = kWarpgroup / kPieces;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, piece = thread % kPieces;
+  const int parts = static_cast<int>(gridDim.x), chunks = padded_to_chunks(p.k) / kChunk;
+  const bf16* x = p.x + int64_t{static_cast<int>(blockIdx.z)} * padded_to_chunks(p.k) + piece * kPiece;
+  int stage = 0;
+  const auto hand_over = [&](int s) {
+    publish_to_products();
+    arrive(&memory.full[s % kRing]);
+  };
+  for (int part = blockIdx.x; part * kMultipliers * Pass::kOutputs < p.outputs; part += parts) {
+    for (int chunk = 0; chunk < chunks; ++chunk, ++stage) {
+      if (stage >= kRing) wait_barrier(&memory.free[stage % kRing], (stage / kRing - 1) % 2);
+      bf16* to = memory.x[stage % kRing] + piece / 8 * kHalf;
+      for (int r = thread / kPieces; r < tile.count; r += kTogether)
+        copy_16(to + tile_offset(r, piece % 8), x + memory.row[r] * p.x_stride + chunk * kChunk, true);
+      commit_copies();
+      if (stage >= kBehind) {
+        wait_copies<kBehind>();
+        hand_over(stage - kBehind);
+      }
+    }
+  }
+  wait_copies<0>();
+  for (int s = max(0, stage - kBehind); s < stage; ++s) hand_over(s);
+}
+
+template <typename Pass>
+__global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params p) {
+  extern __shared__ __align__(1024) uint8_t bytes[];
+  Memory& memory = *reinterpret_cast<Memory*>(bytes);
+  if (static_cast<int>(blockIdx.y) >= p.grouping.count()) return;
+  const Tile tile = p.grouping.tile(blockIdx.y);
+  for (int r = threadIdx.x; r < tile.count; r += kThreads)
+    memory.row[r] = p.choices ? p.grouping.entry(tile.first + r) / p.choices : tile.first + r;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kRing; ++s) {
+      init_barrier(&memory.full[s], kWarpgroup);
+      init_barrier(&memory.free[s], kMultipliers);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (group == kMultipliers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCopierRegisters));
+    copy_tile_rows<Pass>(p, tile, memory);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplierRegisters));
+    switch ((tile.count + kRowStep - 1) / kRowStep) {
+      case 1: multiply_tile<Pass, 32>(p, tile, memory); break;
+      case 2: multiply_tile<Pass, 64>(p, tile, memory); break;
+      case 3: multiply_tile<Pass, 96>(p, tile, memory); break;
+      case 4: multiply_tile<Pass, 128>(p, tile, memory); break;
+      default: multiply_tile<Pass, 160>(p, tile, memory); break;
+    }
+  }
+}
+
+// to[row] = from[row] in the order of place_in_chunk; a thread moves eight values.
+__global__ void reorder_kernel(const bf16* from, bf16* to, int width) {
+  const int padded = padded_to_chunks(width), piece = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (piece * kPiece >= padded) return;
+  const int64_t row = blockIdx.y;
+  const uint4 v = piece * kPiece < width ? *reinterpret_cast<const uint4*>(from + row * width + piece * kPiece)
+                                         : make_uint4(0, 0, 0, 0);
+  const int chunk = piece / 16, k = piece % 16 * kPiece;
+  uint32_t* out = reinterpret_cast<uint32_t*>(to + row * padded + chunk * kChunk);
+  out[place_in_chunk(k) / 2] = __byte_perm(v.x, v.z, 0x5410);
+  out[place_in_chunk(k + 1) / 2] = __byte_perm(v.x, v.z, 0x7632);
+  out[place_in_chunk(k + 2) / 2] = __byte_perm(v.y, v.w, 0x5410);
+  out[place_in_chunk(k + 3) / 2] = __byte_perm(v.y, v.w, 0x7632);
+}
+
+struct SumParams {
+  const bf16* down;       // [entries, column lanes, in]
+  const int32_t* experts;
+  const float* weight;
+  float* partial;  // [lanes, R, in]
+  int rows, choices, in, column_lanes;
+  int experts_per_lane;  // lanes are blocks of expert ids; 0: of columns
+};
+
+// partial = Σ weight · down in ascending expert id, eight outputs a thread.
+__global__ void sum_kernel(const SumParams p) {
+  const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y, lane = blockIdx.z;
+  if (d >= p.in) return;
+  float y[8] = {};
+  for (int i = 0; i < p.choices; ++i) {
+    const int64_t entry = int64_t{row} * p.choices + i;
+    if (p.experts_per_lane && p.experts[entry] / p.experts_per_lane != lane) continue;
+    const int64_t at = (entry * p.column_lanes + (p.experts_per_lane ? 0 : lane)) * p.in + d;
+    const uint4 v = *reinterpret_cast<const uint4*>(p.down + at);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      y[j] = __fmaf_rn(p.weight[entry], bf16_to_float(static_cast<bf16>(words[j / 2] >> j % 2 * 16)), y[j]);
+  }
+  float4* to = reinterpret_cast<float4*>(p.partial + (int64_t{lane} * p.rows + row) * p.in + d);
+  to[0] = make_float4(y[0], y[1], y[2], y[3]);
+  to[1] = make_float4(y[4], y[5], y[6], y[7]);
+}
+
+template <typename Pass>
+void launch(const Params& p, int parts, int batches, cudaStream_t stream) {
+  static const cudaError_t raised = cudaFuncSetAttribute(
+      many_experts_kernel<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory));
+  cuda_check(raised, "cudaFuncSetAttribute");
+  many_experts_kernel<Pass><<<dim3(parts, p.grouping.most_tiles, batches), kThreads, sizeof(Memory), stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching a product of experts");
+}
+
+}  // namespace
+
+void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) {
+  const int choices = a.config.experts_per_token, entries = a.rows * choices;
+  const int intermediate = a.config.intermediate_size, column_lanes = a.lanes_expert ? 1 : a.lanes;
+  const int k = intermediate / column_lanes, padded_in = padded_to_chunks(a.in), padded_k = padded_to_chunks(k);
+  const Grouping grouping =
+      group_by_expert(a.experts, entries, choices, a.config.num_experts, kMostRows, scratch, stream);
+  bf16* z = scratch.take<bf16>(int64_t{a.rows} * padded_in);
+  bf16* act = scratch.take<bf16>(int64_t{entries} * column_lanes * padded_k);
+  bf16* down = scratch.take<bf16>(int64_t{entries} * column_lanes * a.in);
+  constexpr int kReorderThreads = 128;
+  const int pieces = padded_in / kPiece;
+  reorder_kernel<<<dim3((pieces + kReorderThreads - 1) / kReorderThreads, a.rows), kReorderThreads, 0, stream>>>(
+      a.z, z, a.in);
+  cuda_check(cudaGetLastError(), "launching the reordering of the experts' input");
+  if (padded_k != k) {
+    cuda_check(cudaMemsetAsync(act, 0, static_cast<size_t>(entries) * column_lanes * padded_k * sizeof(bf16), stream),
+               "cudaMemsetAsync");
+  }
+  launch<GateUp>({.experts = a.weights.addresses,
+                  .grouping = grouping,
+                  .x = z,
+                  .x_stride = padded_in,
+                  .choices = choices,
+                  .k = a.in,
+                  .outputs = intermediate,
+                  .lanes = 1,
+                  .y = act,
+                  .y_stride = int64_t{column_lanes} * padded_k,
+                  .activation = a.activation,
+                  .y_lane = k},
+                 (intermediate + kMultipliers * GateUp::kOutputs - 1) / (kMultipliers * GateUp::kOutputs), 1, stream);
+  constexpr int kDownParts = 2;  // blocks that share a tile's outputs
+  launch<Down>({.experts = a.weights.addresses,
+                .grouping = grouping,
+                .x = act,
+                .x_stride = int64_t{column_lanes} * padded_k,
+                .choices = 0,
+                .k = k,
+                .outputs = a.in,
+                .lanes = column_lanes,
+                .y = down,
+                .y_stride = int64_t{column_lanes} * a.in,
+                .activation = a.activation,
+                .y_lane = 0},
+               kDownParts, column_lanes, stream);
+  const SumParams sum{.down = down,
+                      .experts = a.experts,
+                      .weight = a.expert_weight,
+                      .partial = a.partial,
+                      .rows = a.rows,
+                      .choices = choices,
+                      .in = a.in,
+                      .column_lanes = column_lanes,
+                      .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
+  constexpr int kSumThreads = 128, kOutputsOfBlock = kSumThreads * 8;
+  sum_kernel<<<dim3((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes), kSumThreads, 0, stream>>>(sum);
+  cuda_check(cudaGetLastError(), "launching the sum over experts");
+}
+
+}  // namespace perigee::cuda
+#endif
