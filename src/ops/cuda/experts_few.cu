@@ -2,6 +2,7 @@
 #include "ops/cuda/experts_grouping.cuh"
 #include "ops/cuda/experts_mxfp4.h"
 #include "ops/cuda/mxfp4_fragments.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/require.h"
 
 namespace perigee::cuda {
@@ -13,32 +14,43 @@ constexpr int kDownOutputs = 16;       // of a block
 constexpr int kDownWarps = 16;
 constexpr int kMostSharedBytes = 227 * 1024;
 
-// c[16, 8] += W x over a row's blocks. x16(chunk, j) gives this thread's eight values of word j of row lane / 4.
-template <int kAhead, typename X16>
-__device__ void multiply_chunks(float (&c)[4], const PackedRows& rows, int chunks, const X16& x16) {
-  PackedBlocks ring[kAhead];
+// One chunk of c[16, 8] += W x. x16(j) gives this thread's eight values of word j of row lane / 4.
+template <bool kLarge, typename X16>
+__device__ void multiply_chunk(float (&c)[4], const PackedBlocks& p, const X16& x16) {
+  const BlockScale first(p.first_scale), second(p.second_scale);
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) ring[i] = rows.load(i);
+  for (int j = 0; j < kChunkWords; ++j) {
+    const WordFragments w = decode(word_of(p.first, j), word_of(p.second, j), first, second, kLarge);
+    const uint4 x = x16(j);
+    const uint32_t b0[2] = {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632)};
+    const uint32_t b1[2] = {__byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
+    mma(c, w.a[0].x, b0);
+    mma(c, w.a[1].x, b1);
+  }
+}
+
+// c += W x over whole rows; x16(chunk, j) as above. `ring` holds the first kAhead chunks.
+template <int kAhead, typename X16>
+__device__ void multiply_chunks(float (&c)[4], const PackedRows& rows, PackedBlocks (&ring)[kAhead], int chunks,
+                                const X16& x16) {
   for (int begin = 0; begin < chunks; begin += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int chunk = begin + i;
       if (chunk >= chunks) break;
-      const PackedBlocks p = ring[i];
-      ring[i] = rows.load(chunk + kAhead);
-      const BlockScale first(p.first_scale), second(p.second_scale);
-      const bool large = any_large(p);
-#pragma unroll
-      for (int j = 0; j < kChunkWords; ++j) {
-        const WordFragments w = decode(word_of(p.first, j), word_of(p.second, j), first, second, large);
-        const uint4 x = x16(chunk, j);
-        const uint32_t b0[2] = {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632)};
-        const uint32_t b1[2] = {__byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
-        mma(c, w.a[0].x, b0);
-        mma(c, w.a[1].x, b1);
+      if (any_large(ring[i])) {
+        multiply_chunk<true>(c, ring[i], [&](int j) { return x16(chunk, j); });
+      } else {
+        multiply_chunk<false>(c, ring[i], [&](int j) { return x16(chunk, j); });
       }
+      ring[i] = rows.load(chunk + kAhead);
     }
   }
+}
+template <int kAhead>
+__device__ void fill(PackedBlocks (&ring)[kAhead], const PackedRows& rows) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ring[i] = rows.load(i);
 }
 
 struct GateUpParams {
@@ -56,9 +68,10 @@ __host__ __device__ constexpr int x_stride(int in) { return padded_to_chunks(in)
 __device__ inline int x_piece(int piece) { return (piece ^ (piece >> 3 & 1)) * 16; }
 
 // a = act(gate z, up z) of a tile's entries.
-template <int kWarps>
-__global__ void __launch_bounds__(32 * kWarps) gate_up_kernel(const GateUpParams p) {
+template <int kWarps, int kAhead>
+__global__ void __launch_bounds__(32 * kWarps, kWarps == 2 ? 8 : 3) gate_up_kernel(const GateUpParams p) {
   extern __shared__ __align__(16) uint8_t x[];
+  let_next_begin();
   if (static_cast<int>(blockIdx.y) >= p.grouping.count()) return;
   const Tile tile = p.grouping.tile(blockIdx.y);
   const int pieces = padded_to_chunks(p.in) / kPiece;
@@ -74,12 +87,15 @@ __global__ void __launch_bounds__(32 * kWarps) gate_up_kernel(const GateUpParams
   const int output = (static_cast<int>(blockIdx.x) * kWarps + warp) * kGateUpOutputs + group;
   const ExpertAddresses& expert = p.experts[tile.expert];
   const PackedRows rows(expert.gate, output, expert.up, output, p.intermediate, p.in, 0, p.in);
+  PackedBlocks ring[kAhead];
+  fill(ring, rows);
   wait_copies<0>();
   __syncthreads();
+  // Columns beyond the tile's entries repeat the last one.
+  const uint8_t* of_row = x + min(group, tile.count - 1) * x_stride(p.in);
   float c[4] = {};
-  multiply_chunks<4>(c, rows, padded_to_chunks(p.in) / kChunk, [&](int chunk, int j) {
-    if (group >= tile.count) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4*>(x + group * x_stride(p.in) + x_piece(chunk * 16 + 4 * t + j));
+  multiply_chunks(c, rows, ring, padded_to_chunks(p.in) / kChunk, [&](int chunk, int j) {
+    return *reinterpret_cast<const uint4*>(of_row + x_piece(chunk * 16 + 4 * t + j));
   });
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -110,18 +126,24 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownPara
   const int first_output = static_cast<int>(blockIdx.x) * kDownOutputs, column_lane = blockIdx.y;
   const int k = p.intermediate / p.column_lanes;
   const int tiles = p.grouping.count();
+  bool waits = true;  // but not with the weights of a warp's first tile
   for (int i = warp; i < tiles; i += kDownWarps) {
     const Tile tile = p.grouping.tile(i);
     const ExpertMatrix& matrix = p.experts[tile.expert].down;
     const PackedRows rows(matrix, first_output + group, matrix, first_output + group + 8, p.in, p.intermediate,
                           column_lane * k, k);
-    const bf16* x = p.act + column_lane * k;
-    if (group < tile.count) x += int64_t{p.grouping.entry(tile.first + group)} * p.intermediate;
+    PackedBlocks ring[3];
+    fill(ring, rows);
+    if (waits) wait_for_previous();
+    waits = false;
+    const bf16* x = p.act + column_lane * k +
+                    int64_t{p.grouping.entry(tile.first + min(group, tile.count - 1))} * p.intermediate;
     float c[4] = {};
-    multiply_chunks<3>(c, rows, padded_to_chunks(k) / kChunk, [&](int chunk, int j) {
+    multiply_chunks(c, rows, ring, padded_to_chunks(k) / kChunk, [&](int chunk, int j) {
       const int at = chunk * kChunk + t * kMxfp4Block + j * kPiece;
-      if (group >= tile.count || at >= k) return make_uint4(0, 0, 0, 0);
-      return *reinterpret_cast<const uint4*>(x + at);
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (at < k) v = *reinterpret_cast<const uint4*>(x + at);
+      return v;
     });
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -145,15 +167,15 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownPara
   }
 }
 
-template <int kWarps>
+template <int kWarps, int kAhead>
 void launch_gate_up(const GateUpParams& p, int rows_of_tile, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
-      gate_up_kernel<kWarps>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+      gate_up_kernel<kWarps, kAhead>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
   const int outputs = kWarps * kGateUpOutputs, bytes = rows_of_tile * x_stride(p.in);
   require(bytes <= kMostSharedBytes, "moe_experts: an input width of", p.in, "at most 14,000");
   const dim3 grid((p.intermediate + outputs - 1) / outputs, p.grouping.most_tiles);
-  gate_up_kernel<kWarps><<<grid, 32 * kWarps, bytes, stream>>>(p);
+  gate_up_kernel<kWarps, kAhead><<<grid, 32 * kWarps, bytes, stream>>>(p);
   cuda_check(cudaGetLastError(), "launching the experts' first product");
 }
 
@@ -175,9 +197,9 @@ void few_experts(const MoeExpertsArgs& a, int first_row, int rows, Arena& scratc
                            .in = a.in,
                            .intermediate = intermediate};
   if (rows == 1) {
-    launch_gate_up<2>(first, 1, stream);
+    launch_gate_up<2, 7>(first, 1, stream);
   } else {
-    launch_gate_up<8>(first, kRows, stream);
+    launch_gate_up<8, 4>(first, kRows, stream);
   }
   const DownParams second{.experts = a.weights.addresses,
                           .grouping = grouping,
@@ -197,8 +219,7 @@ void few_experts(const MoeExpertsArgs& a, int first_row, int rows, Arena& scratc
                            kMostFewEntries * kDownOutputs * static_cast<int>(sizeof(bf16)));
   cuda_check(raised, "cudaFuncSetAttribute");
   const dim3 grid((a.in + kDownOutputs - 1) / kDownOutputs, column_lanes);
-  down_kernel<<<grid, 32 * kDownWarps, entries * kDownOutputs * sizeof(bf16), stream>>>(second);
-  cuda_check(cudaGetLastError(), "launching the experts' second product");
+  launch_overlapping(down_kernel, grid, 32 * kDownWarps, entries * kDownOutputs * sizeof(bf16), stream, second);
 }
 
 }  // namespace perigee::cuda

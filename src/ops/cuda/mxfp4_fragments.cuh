@@ -20,41 +20,44 @@ constexpr __host__ __device__ int place_in_chunk(int k) {
 }
 constexpr __host__ __device__ int padded_to_chunks(int k) { return (k + kChunk - 1) / kChunk * kChunk; }
 
-// One thread's part of a chunk: its block of the two rows of a fragment. Zeros for what does not exist.
+// One thread's part of a chunk: its block of the two rows of a fragment. A block that does not exist has scales of zero.
 struct PackedBlocks {
   uint4 first, second;
   uint32_t first_scale, second_scale;
 };
 
-// The two rows of this thread's fragments, as pointers to block t of their first chunk; null: no such row.
+// The two rows of this thread's fragments, as pointers to block t of their first chunk.
 struct PackedRows {
   const uint8_t *first, *second, *first_scale, *second_scale;
   int blocks;  // of a row, from block t on
 
   // Row `row_first` of one matrix and `row_second` of another or the same one, of `in` columns, which are read from
-  // `first_column` (a multiple of 32) for `k` values. Rows below `rows` exist.
+  // `first_column` (a multiple of 32) for `k` values. Rows beyond the last of `rows` are read as the last.
   __device__ PackedRows(const ExpertMatrix& one, int row_first, const ExpertMatrix& two, int row_second, int rows,
                         int64_t in, int first_column, int k) {
     const int t = static_cast<int>(threadIdx.x) % 4;
-    const auto at = [&](const ExpertMatrix& m, int row, const uint8_t*& codes, const uint8_t*& scales) {
-      const int64_t block = (row * in + first_column) / kMxfp4Block + t;
-      codes = row < rows ? static_cast<const uint8_t*>(m.values) + block * (kMxfp4Block / 2) : nullptr;
-      scales = m.scales + block;
-    };
-    at(one, row_first, first, first_scale);
-    at(two, row_second, second, second_scale);
+    const auto block_of = [&](int row) { return (min(row, rows - 1) * in + first_column) / kMxfp4Block + t; };
+    first = static_cast<const uint8_t*>(one.values) + block_of(row_first) * kBlockBytes;
+    second = static_cast<const uint8_t*>(two.values) + block_of(row_second) * kBlockBytes;
+    first_scale = one.scales + block_of(row_first);
+    second_scale = two.scales + block_of(row_second);
     blocks = k / kMxfp4Block - t;
   }
   __device__ PackedBlocks load(int chunk) const {
-    PackedBlocks p{};
     const int block = chunk * kChunkBlocks;
-    if (block >= blocks) return p;
-    if (first) p.first = read_once(first + block * 16), p.first_scale = __ldg(first_scale + block);
-    if (second) p.second = read_once(second + block * 16), p.second_scale = __ldg(second_scale + block);
+    PackedBlocks p;
+    p.first_scale = p.second_scale = 0;
+    if (block < blocks) {
+      p.first = read_once(first + block * kBlockBytes);
+      p.second = read_once(second + block * kBlockBytes);
+      p.first_scale = __ldg(first_scale + block);
+      p.second_scale = __ldg(second_scale + block);
+    }
     return p;
   }
 
  private:
+  static constexpr int kBlockBytes = kMxfp4Block / 2;
   static __device__ uint4 read_once(const uint8_t* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -1,0 +1,32 @@
+// Programmatic dependent launch: a kernel that begins while the one before it in the stream still runs, reads what does
+// not come from that one (weights), and then waits for it.
+#pragma once
+
+#include "ops/cuda/cuda_check.h"
+
+namespace perigee::cuda {
+
+// In the earlier kernel: the next may begin. It must not itself begin before the kernel before it has ended, so that the
+// next one may read what earlier kernels wrote.
+__device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// In the later kernel: until the earlier one has ended. Nothing that it writes is read before.
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Launches the later kernel.
+template <typename Params>
+void launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                        const Params& params) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = grid,
+                                  .blockDim = dim3(threads),
+                                  .dynamicSmemBytes = shared_bytes,
+                                  .stream = stream,
+                                  .attrs = &overlap,
+                                  .numAttrs = 1};
+  cuda_check(cudaLaunchKernelEx(&config, kernel, params), "cudaLaunchKernelEx");
+}
+
+}  // namespace perigee::cuda
