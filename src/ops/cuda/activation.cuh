@@ -8,8 +8,9 @@ namespace perigee::cuda {
 
 __device__ inline float activate(const ActivationParams& p, float gate, float up) {
   if (p.kind == Activation::kSilu) return silu(gate) * up;
-  const float clipped_gate = p.beta * tanh(gate / p.beta) * sigmoid(gate);
-  return clipped_gate * (p.linear_beta > 0.0f ? p.linear_beta * tanh(up / p.linear_beta) : up);
+  const float inverse = 1.0f / p.beta, linear_inverse = 1.0f / p.linear_beta;  // the same for all values
+  const float clipped_gate = p.beta * tanh(gate * inverse) * sigmoid(gate);
+  return clipped_gate * (p.linear_beta > 0.0f ? p.linear_beta * tanh(up * linear_inverse) : up);
 }
 
 }  // namespace perigee::cuda

@@ -9,18 +9,17 @@ namespace perigee::cuda {
 namespace {
 
 constexpr int kRows = 8;               // entries of a tile: the columns of an instruction
-constexpr int kGateUpOutputs = 8;      // of a warp: gate rows and up rows of one fragment
 constexpr int kDownOutputs = 16;       // of a block
 constexpr int kDownWarps = 16;
 constexpr int kMostSharedBytes = 227 * 1024;
 
 // One chunk of c[16, 8] += W x. x16(j) gives this thread's eight values of word j of row lane / 4.
-template <bool kLarge, typename X16>
+template <bool kBoth, bool kLarge, typename X16>
 __device__ void multiply_chunk(float (&c)[4], const PackedBlocks& p, const X16& x16) {
   const BlockScale first(p.first_scale), second(p.second_scale);
 #pragma unroll
   for (int j = 0; j < kChunkWords; ++j) {
-    const WordFragments w = decode(word_of(p.first, j), word_of(p.second, j), first, second, kLarge);
+    const WordFragments w = decode<kBoth>(word_of(p.first, j), word_of(p.second, j), first, second, kLarge);
     const uint4 x = x16(j);
     const uint32_t b0[2] = {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632)};
     const uint32_t b1[2] = {__byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
@@ -29,8 +28,9 @@ __device__ void multiply_chunk(float (&c)[4], const PackedBlocks& p, const X16& 
   }
 }
 
-// c += W x over whole rows; x16(chunk, j) as above. `ring` holds the first kAhead chunks.
-template <int kAhead, typename X16>
+// c += W x over whole rows; x16(chunk, j) as above. `ring` holds the first kAhead chunks. Without kBoth rows 8 … 15 are not
+// computed.
+template <bool kBoth = true, int kAhead, typename X16>
 __device__ void multiply_chunks(float (&c)[4], const PackedRows& rows, PackedBlocks (&ring)[kAhead], int chunks,
                                 const X16& x16) {
   for (int begin = 0; begin < chunks; begin += kAhead) {
@@ -39,18 +39,18 @@ __device__ void multiply_chunks(float (&c)[4], const PackedRows& rows, PackedBlo
       const int chunk = begin + i;
       if (chunk >= chunks) break;
       if (any_large(ring[i])) {
-        multiply_chunk<true>(c, ring[i], [&](int j) { return x16(chunk, j); });
+        multiply_chunk<kBoth, true>(c, ring[i], [&](int j) { return x16(chunk, j); });
       } else {
-        multiply_chunk<false>(c, ring[i], [&](int j) { return x16(chunk, j); });
+        multiply_chunk<kBoth, false>(c, ring[i], [&](int j) { return x16(chunk, j); });
       }
-      ring[i] = rows.load(chunk + kAhead);
+      ring[i] = rows.load<kBoth>(chunk + kAhead);
     }
   }
 }
-template <int kAhead>
+template <bool kBoth = true, int kAhead>
 __device__ void fill(PackedBlocks (&ring)[kAhead], const PackedRows& rows) {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) ring[i] = rows.load(i);
+  for (int i = 0; i < kAhead; ++i) ring[i] = rows.load<kBoth>(i);
 }
 
 struct GateUpParams {
@@ -67,13 +67,30 @@ struct GateUpParams {
 __host__ __device__ constexpr int x_stride(int in) { return padded_to_chunks(in) * 2 + 32; }
 __device__ inline int x_piece(int piece) { return (piece ^ (piece >> 3 & 1)) * 16; }
 
+// What a warp of the first product computes: a fragment of eight gate and eight up rows, or, where there are too few rows of
+// x to keep the chip busy, half a fragment: four and four.
+template <bool kWhole>
+struct GateUp {
+  static constexpr int kOutputs = kWhole ? 8 : 4;
+  static __device__ PackedRows rows(const ExpertAddresses& e, int first_output, const GateUpParams& p) {
+    const int group = static_cast<int>(threadIdx.x) % 32 / 4, output = first_output + group % kOutputs;
+    return PackedRows(group < kOutputs ? e.gate : e.up, output, e.up, output, p.intermediate, p.in, 0, p.in);
+  }
+};
+
 // a = act(gate z, up z) of a tile's entries.
-template <int kWarps, int kAhead>
-__global__ void __launch_bounds__(32 * kWarps, kWarps == 2 ? 8 : 3) gate_up_kernel(const GateUpParams p) {
+template <bool kWhole, int kWarps, int kAhead>
+__global__ void __launch_bounds__(32 * kWarps, kWhole ? 3 : 16) gate_up_kernel(const GateUpParams p) {
+  constexpr int kOutputs = GateUp<kWhole>::kOutputs;
   extern __shared__ __align__(16) uint8_t x[];
   let_next_begin();
   if (static_cast<int>(blockIdx.y) >= p.grouping.count()) return;
   const Tile tile = p.grouping.tile(blockIdx.y);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, t = lane % 4;
+  const int first_output = (static_cast<int>(blockIdx.x) * kWarps + warp) * kOutputs;
+  const PackedRows rows = GateUp<kWhole>::rows(p.experts[tile.expert], first_output, p);
+  PackedBlocks ring[kAhead];
+  fill<kWhole>(ring, rows);
   const int pieces = padded_to_chunks(p.in) / kPiece;
   for (int r = 0; r < tile.count; ++r) {
     const bf16* row = p.z + int64_t{p.grouping.entry(tile.first + r) / p.choices} * p.in;
@@ -83,26 +100,22 @@ __global__ void __launch_bounds__(32 * kWarps, kWarps == 2 ? 8 : 3) gate_up_kern
     }
   }
   commit_copies();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, t = lane % 4;
-  const int output = (static_cast<int>(blockIdx.x) * kWarps + warp) * kGateUpOutputs + group;
-  const ExpertAddresses& expert = p.experts[tile.expert];
-  const PackedRows rows(expert.gate, output, expert.up, output, p.intermediate, p.in, 0, p.in);
-  PackedBlocks ring[kAhead];
-  fill(ring, rows);
   wait_copies<0>();
   __syncthreads();
   // Columns beyond the tile's entries repeat the last one.
   const uint8_t* of_row = x + min(group, tile.count - 1) * x_stride(p.in);
   float c[4] = {};
-  multiply_chunks(c, rows, ring, padded_to_chunks(p.in) / kChunk, [&](int chunk, int j) {
+  multiply_chunks<kWhole>(c, rows, ring, padded_to_chunks(p.in) / kChunk, [&](int chunk, int j) {
     return *reinterpret_cast<const uint4*>(of_row + x_piece(chunk * 16 + 4 * t + j));
   });
+  const int output = first_output + group;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    const float up = kWhole ? c[i + 2] : __shfl_down_sync(0xFFFFFFFFu, c[i], 16);
     const int r = 2 * t + i;
-    if (r >= tile.count || output >= p.intermediate) continue;
+    if (r >= tile.count || group >= kOutputs || output >= p.intermediate) continue;
     p.act[int64_t{p.grouping.entry(tile.first + r)} * p.intermediate + output] =
-        float_to_bf16(activate(p.activation, c[i], c[i + 2]));
+        float_to_bf16(activate(p.activation, c[i], up));
   }
 }
 
@@ -167,15 +180,15 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownPara
   }
 }
 
-template <int kWarps, int kAhead>
+template <bool kWhole, int kWarps, int kAhead>
 void launch_gate_up(const GateUpParams& p, int rows_of_tile, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
-      gate_up_kernel<kWarps, kAhead>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+      gate_up_kernel<kWhole, kWarps, kAhead>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
-  const int outputs = kWarps * kGateUpOutputs, bytes = rows_of_tile * x_stride(p.in);
+  const int outputs = kWarps * GateUp<kWhole>::kOutputs, bytes = rows_of_tile * x_stride(p.in);
   require(bytes <= kMostSharedBytes, "moe_experts: an input width of", p.in, "at most 14,000");
   const dim3 grid((p.intermediate + outputs - 1) / outputs, p.grouping.most_tiles);
-  gate_up_kernel<kWarps, kAhead><<<grid, 32 * kWarps, bytes, stream>>>(p);
+  gate_up_kernel<kWhole, kWarps, kAhead><<<grid, 32 * kWarps, bytes, stream>>>(p);
   cuda_check(cudaGetLastError(), "launching the experts' first product");
 }
 
@@ -197,9 +210,9 @@ void few_experts(const MoeExpertsArgs& a, int first_row, int rows, Arena& scratc
                            .in = a.in,
                            .intermediate = intermediate};
   if (rows == 1) {
-    launch_gate_up<2, 7>(first, 1, stream);
+    launch_gate_up<false, 2, 7>(first, 1, stream);
   } else {
-    launch_gate_up<8, 4>(first, kRows, stream);
+    launch_gate_up<true, 8, 4>(first, kRows, stream);
   }
   const DownParams second{.experts = a.weights.addresses,
                           .grouping = grouping,

@@ -25,9 +25,11 @@ constexpr int kMultiplierRegisters = 160, kCopierRegisters = 32;
 struct Memory {
   bf16 x[kRing][2 * kHalf];
   CopyBarrier full[kRing], free[kRing];
-  int row[kMostRows];  // of x, of each entry
+  uint32_t row[kMostRows];  // where each entry's row of x starts, in pieces
   bf16 turned[kMultipliers * 4][8 * 16];  // a warp's outputs on their way to memory
 };
+constexpr int kStagedRow = 9;  // (gate, up) pairs of eight outputs, padded against bank conflicts
+static_assert(kMultipliers * 4 * kMostRows * kStagedRow * sizeof(float2) <= sizeof(Memory::x));
 
 struct Params {
   const ExpertAddresses* experts;
@@ -53,23 +55,30 @@ struct GateUp {
     const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
     return PackedRows(e.gate, output, e.up, output, p.outputs, p.k, 0, p.k);
   }
+  // Through the ring, which is free then: the block has one part. The code of the activation stands once.
   template <int kCount>
   static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output, int,
-                                bf16*) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + lane / 4;
-    if (output >= p.outputs) return;
-    const int inside = output % p.y_lane;
-    bf16* y = p.y + output / p.y_lane * padded_to_chunks(p.y_lane) + inside / kChunk * kChunk +
-              place_in_chunk(inside % kChunk);
+                                Memory& memory) {
+    asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers * kWarpgroup) : "memory");  // all have read the last stages
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    float2* staged = reinterpret_cast<float2*>(memory.x) + warp * (kMostRows * kStagedRow);  // (gate, up) by entry, output
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int r = 8 * j + lane % 4 * 2 + i;
-        if (r < tile.count)
-          y[(tile.first + r) * p.y_stride] = float_to_bf16(activate(p.activation, c[4 * j + i], c[4 * j + 2 + i]));
-      }
+      for (int i = 0; i < 2; ++i)
+        staged[(8 * j + lane % 4 * 2 + i) * kStagedRow + lane / 4] = make_float2(c[4 * j + i], c[4 * j + 2 + i]);
+    }
+    __syncwarp();
+    // A lane takes one output of every fourth entry. Outputs i and i + 4 lie side by side in the next product's order.
+    const int first = first_output + warp % 4 * 8, output = first + lane % 8;
+    const int lane_of_columns = first / p.y_lane, inside = first % p.y_lane + lane % 4;
+    uint32_t* y = reinterpret_cast<uint32_t*>(p.y + lane_of_columns * padded_to_chunks(p.y_lane) +
+                                              inside / kChunk * kChunk + place_in_chunk(inside % kChunk));
+    for (int r = lane / 8; r < (tile.count + 3) / 4 * 4; r += 4) {
+      const float2 v = staged[r * kStagedRow + lane % 8];
+      const float own = activate(p.activation, v.x, v.y);
+      const float other = __shfl_down_sync(0xFFFFFFFFu, own, 4);
+      if (lane % 8 < 4 && r < tile.count && output < p.outputs) y[(tile.first + r) * (p.y_stride / 2)] = bf16_pair(own, other);
     }
   }
 };
@@ -85,7 +94,8 @@ struct Down {
   // Eight entries at a time through shared memory: 32 bytes of an entry side by side.
   template <int kCount>
   static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output,
-                                int lane_of_columns, bf16* turned) {
+                                int lane_of_columns, Memory& memory) {
+    bf16* turned = memory.turned[threadIdx.x / 32];
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
@@ -104,20 +114,20 @@ struct Down {
   }
 };
 
-// One chain over all chunks for kRows entries, of this warpgroup's 64 rows of weights. `stage` counts the stages that
-// this block has used so far.
+// One chain over all chunks for kRows entries, of this warpgroup's 64 rows of weights. `next` holds their first chunk, and
+// afterwards that of the rows to come. `stage` counts the stages that this block has used so far.
 template <int kRows>
-__device__ void multiply_chunks(float (&c)[kRows / 2], const PackedRows& rows, int chunks, Memory& memory, int& stage) {
+__device__ void multiply_chunks(float (&c)[kRows / 2], const PackedRows& rows, const PackedRows& rows_to_come,
+                                PackedBlocks& next, int chunks, Memory& memory, int& stage) {
   const auto release = [&](int s) {
     if (threadIdx.x % kWarpgroup == 0) arrive(&memory.free[s % kRing]);
   };
 #pragma unroll
   for (float& v : c) v = 0.0f;
-  PackedBlocks next = rows.load(0);
   WordFragments fragments[2];
   for (int chunk = 0; chunk < chunks; ++chunk, ++stage) {
     const PackedBlocks p = next;
-    next = rows.load(chunk + 1);
+    next = chunk + 1 < chunks ? rows.load(chunk + 1) : rows_to_come.load(0);
     const BlockScale first(p.first_scale), second(p.second_scale);
     const bool large = any_large(p);
     wait_barrier(&memory.full[stage % kRing], stage / kRing % 2);
@@ -147,22 +157,30 @@ template <typename Pass, int kRows>
 __device__ void multiply_tile(const Params& p, const Tile& tile, Memory& memory) {
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
   const int parts = static_cast<int>(gridDim.x), chunks = padded_to_chunks(p.k) / kChunk;
+  const auto rows_of = [&](int part) {
+    return Pass::rows(p.experts[tile.expert], p, (part * kMultipliers + group) * Pass::kOutputs,
+                      static_cast<int>(blockIdx.z));
+  };
   int stage = 0;
+  PackedRows rows = rows_of(blockIdx.x);
+  PackedBlocks next = rows.load(0);
   for (int part = blockIdx.x; part * kMultipliers * Pass::kOutputs < p.outputs; part += parts) {
-    const int output = (part * kMultipliers + group) * Pass::kOutputs;
-    const PackedRows rows = Pass::rows(p.experts[tile.expert], p, output, static_cast<int>(blockIdx.z));
+    const PackedRows rows_to_come = rows_of(part + parts);
     float c[kRows / 2];
-    multiply_chunks<kRows>(c, rows, chunks, memory, stage);
-    Pass::finish(c, p, tile, output, static_cast<int>(blockIdx.z), memory.turned[threadIdx.x / 32]);
+    multiply_chunks<kRows>(c, rows, rows_to_come, next, chunks, memory, stage);
+    Pass::finish(c, p, tile, (part * kMultipliers + group) * Pass::kOutputs, static_cast<int>(blockIdx.z), memory);
+    rows = rows_to_come;
   }
 }
 
 template <typename Pass>
 __device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory) {
   constexpr int kPieces = kChunk / kPiece, kTogether = kWarpgroup / kPieces;
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, piece = thread % kPieces;
+  static_assert(kTogether == 8);  // all rows of a thread have the same place in the swizzle
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, piece = thread % kPieces, first = thread / kPieces;
   const int parts = static_cast<int>(gridDim.x), chunks = padded_to_chunks(p.k) / kChunk;
   const bf16* x = p.x + int64_t{static_cast<int>(blockIdx.z)} * padded_to_chunks(p.k) + piece * kPiece;
+  const int at = piece / 8 * kHalf + tile_offset(first, piece % 8);
   int stage = 0;
   const auto hand_over = [&](int s) {
     publish_to_products();
@@ -171,9 +189,11 @@ __device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory
   for (int part = blockIdx.x; part * kMultipliers * Pass::kOutputs < p.outputs; part += parts) {
     for (int chunk = 0; chunk < chunks; ++chunk, ++stage) {
       if (stage >= kRing) wait_barrier(&memory.free[stage % kRing], (stage / kRing - 1) % 2);
-      bf16* to = memory.x[stage % kRing] + piece / 8 * kHalf;
-      for (int r = thread / kPieces; r < tile.count; r += kTogether)
-        copy_16(to + tile_offset(r, piece % 8), x + memory.row[r] * p.x_stride + chunk * kChunk, true);
+      bf16* to = memory.x[stage % kRing] + at;
+      const bf16* from = x + chunk * kChunk;
+#pragma unroll 4
+      for (int r = first; r < tile.count; r += kTogether, to += kTogether * kTileK)
+        copy_16(to, from + uint64_t{memory.row[r]} * kPiece, true);
       commit_copies();
       if (stage >= kBehind) {
         wait_copies<kBehind>();
@@ -192,7 +212,8 @@ __global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params 
   if (static_cast<int>(blockIdx.y) >= p.grouping.count()) return;
   const Tile tile = p.grouping.tile(blockIdx.y);
   for (int r = threadIdx.x; r < tile.count; r += kThreads)
-    memory.row[r] = p.choices ? p.grouping.entry(tile.first + r) / p.choices : tile.first + r;
+    memory.row[r] = (p.choices ? p.grouping.entry(tile.first + r) / p.choices : tile.first + r) *
+                    static_cast<uint32_t>(p.x_stride / kPiece);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kRing; ++s) {
       init_barrier(&memory.full[s], kWarpgroup);

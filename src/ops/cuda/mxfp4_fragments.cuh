@@ -43,15 +43,19 @@ struct PackedRows {
     second_scale = two.scales + block_of(row_second);
     blocks = k / kMxfp4Block - t;
   }
+  // Without kBoth the second row counts as zeros.
+  template <bool kBoth = true>
   __device__ PackedBlocks load(int chunk) const {
     const int block = chunk * kChunkBlocks;
     PackedBlocks p;
     p.first_scale = p.second_scale = 0;
     if (block < blocks) {
       p.first = read_once(first + block * kBlockBytes);
-      p.second = read_once(second + block * kBlockBytes);
       p.first_scale = __ldg(first_scale + block);
-      p.second_scale = __ldg(second_scale + block);
+      if constexpr (kBoth) {
+        p.second = read_once(second + block * kBlockBytes);
+        p.second_scale = __ldg(second_scale + block);
+      }
     }
     return p;
   }
@@ -84,13 +88,15 @@ struct BlockScale {
   }
 };
 
-// The eight values of a word as pairs (0, 4), (1, 5), (2, 6), (3, 7).
+// The eight values of a word as pairs (0, 4), (1, 5), (2, 6), (3, 7). A product with 2^12 + 2^6 brings the sign of a code
+// and its magnitude where a bf16 has them.
 __device__ inline void decode_word(uint32_t word, uint32_t factor, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kSigns = 0x80008000u, kMagnitudes = 0x01C001C0u;
-  pairs[0] = (word << 12 & kSigns) | (word << 6 & kMagnitudes);
-  pairs[1] = (word << 8 & kSigns) | (word << 2 & kMagnitudes);
-  pairs[2] = (word << 4 & kSigns) | (word >> 2 & kMagnitudes);
-  pairs[3] = (word & kSigns) | (word >> 6 & kMagnitudes);
+  constexpr uint32_t kLower = 0x000F000Fu, kUpper = 0x00F000F0u, kBits = 0x81C081C0u;
+  const uint32_t upper = word >> 8;
+  pairs[0] = (word & kLower) * 0x1040u & kBits;
+  pairs[1] = (word & kUpper) * 0x104u & kBits;
+  pairs[2] = (upper & kLower) * 0x1040u & kBits;
+  pairs[3] = (upper & kUpper) * 0x104u & kBits;
 #pragma unroll
   for (uint32_t& pair : pairs) pair = multiply_pair(pair, factor);
 }
@@ -100,16 +106,17 @@ __device__ inline void decode_word(uint32_t word, uint32_t factor, uint32_t (&pa
 struct WordFragments {
   FragmentA a[2];
 };
-__device__ inline WordFragments decode(uint32_t first_word, uint32_t second_word, const BlockScale& first,
-                                       const BlockScale& second, bool large) {
-  uint32_t one[4], two[4];
+template <bool kBoth = true>
+__device__ WordFragments decode(uint32_t first_word, uint32_t second_word, const BlockScale& first,
+                                const BlockScale& second, bool large) {
+  uint32_t one[4], two[4] = {};
   decode_word(first_word, first.factor, one);
-  decode_word(second_word, second.factor, two);
+  if constexpr (kBoth) decode_word(second_word, second.factor, two);
   if (large) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       one[i] = multiply_pair(one[i], first.rest);
-      two[i] = multiply_pair(two[i], second.rest);
+      if constexpr (kBoth) two[i] = multiply_pair(two[i], second.rest);
     }
   }
   return {{{one[0], two[0], one[1], two[1]}, {one[2], two[2], one[3], two[3]}}};
