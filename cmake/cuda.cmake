@@ -27,9 +27,10 @@ endif()
 
 # perigee_cuda_options(TARGET): how the .cu files of a target compile. The numerics contract needs -fmad=false (fused
 # operations are written); the headers of src/formats call constexpr functions of the standard library on the device.
+# PERIGEE_SM90 says whether Hopper's own instructions (wgmma, the copy engine) may be used.
 function(perigee_cuda_options target)
   set(flags -gencode=arch=compute_${PERIGEE_CUDA_ARCH},code=sm_${PERIGEE_CUDA_ARCH}
-            -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
+            -DPERIGEE_SM90=$<STREQUAL:${PERIGEE_CUDA_ARCH},90a> -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
   if(PERIGEE_WERROR)
     list(APPEND flags -Werror=all-warnings)
   endif()
