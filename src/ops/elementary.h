@@ -37,14 +37,8 @@ PERIGEE_HD inline float exp(float x) {
   return x != x ? x : bounded;
 }
 
-// e^x for x ≤ 0, where sums of decayed terms want a small error in absolute terms: within
-// (1.3e-7 + 1.4e-8·|x|)·e^x. Below −87 it stays at e^−87; NaN stays NaN. 2^n times a polynomial of degree 6
-// on |f| ≤ ½.
-PERIGEE_HD inline float exp_decay(float x) {
-  constexpr float kMagic = 12582912.0f, kLog2e = 1.44269504088896341f;
-  const float clamped = x < -87.0f ? -87.0f : x;
-  const float shifted = std::fma(clamped, kLog2e, kMagic);
-  const float f = std::fma(clamped, kLog2e, kMagic - shifted);
+// 2^n · 2^f for |f| ≤ ½, where n is the integer in the low bits of `shifted`: a polynomial of degree 6.
+PERIGEE_HD inline float scaled_exp2(float shifted, float f) {
   float p = 1.54531629e-4f;
   p = std::fma(p, f, 1.33908634e-3f);
   p = std::fma(p, f, 9.61808256e-3f);
@@ -53,6 +47,28 @@ PERIGEE_HD inline float exp_decay(float x) {
   p = std::fma(p, f, 6.93147188e-1f);
   p = std::fma(p, f, 1.0f);
   return p * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3F800000u);
+}
+
+// e^x for x ≤ 0, where sums of decayed terms want a small error in absolute terms: within
+// (1.3e-7 + 1.4e-8·|x|)·e^x. Below −87 it stays at e^−87; NaN stays NaN.
+PERIGEE_HD inline float exp_decay(float x) {
+  constexpr float kMagic = 12582912.0f, kLog2e = 1.44269504088896341f;
+  const float clamped = x < -87.0f ? -87.0f : x;
+  const float shifted = std::fma(clamped, kLog2e, kMagic);
+  return scaled_exp2(shifted, std::fma(clamped, kLog2e, kMagic - shifted));
+}
+
+// 2^x for x ≤ 1, within 1 ulp. Below −125 it stays at 2^−125; NaN stays NaN.
+PERIGEE_HD inline float exp2_decay(float x) {
+  constexpr float kMagic = 12582912.0f;
+#ifdef __CUDA_ARCH__
+  float clamped;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(clamped) : "f"(x), "f"(-125.0f));
+#else
+  const float clamped = x < -125.0f ? -125.0f : x;
+#endif
+  const float shifted = clamped + kMagic;
+  return scaled_exp2(shifted, clamped - (shifted - kMagic));
 }
 
 // ln x for x > 0 normal; 0 gives −inf, negative gives NaN. 2·atanh(s) with s = (m−1)/(m+1), m in [√½, √2).

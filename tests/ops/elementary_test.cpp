@@ -98,6 +98,16 @@ TEST_F(Elementary, ExpDecay) {
   EXPECT_TRUE(std::isnan(cpu::exp_decay(kNan)));
 }
 
+TEST_F(Elementary, Exp2Decay) {
+  expect_bound("exp2_decay",
+               sweep([](float x) { return cpu::exp2_decay(-x); }, [](double x) { return std::exp2(-x); },
+                     0x1p-126f, 125.0f, false),
+               1);
+  EXPECT_EQ(cpu::exp2_decay(0.0f), 1.0f);
+  EXPECT_EQ(cpu::exp2_decay(-kInf), 0x1p-125f);
+  EXPECT_TRUE(std::isnan(cpu::exp2_decay(kNan)));
+}
+
 TEST_F(Elementary, Edges) {
   EXPECT_EQ(cpu::exp(0.0f), 1.0f);
   EXPECT_EQ(cpu::exp(-0.0f), 1.0f);

@@ -1,13 +1,11 @@
-// sparse_attend and dense_attend on any GPU since sm_80. A walk (one row, 16 heads, one attention lane, one
-// segment) is shared by kBlocks blocks in three parts: logits and their maxima, parallel over the tiles of
-// keys; weights p̂ and what a tile rescales by, once the maxima of the tiles before are known; values,
-// parallel over slices of the latent's dimensions, each block walking all tiles in order. Few rows run as one
-// cluster a walk that passes from part to part by barriers, many rows as three launches: the same sums either
-// way.
-//
-// Orders: a logit is one chain over the 576 dimensions; Σp of a tile is a butterfly over its keys (8 later,
-// then strides 1, 2, 4, then 16 and 32 keys); a value is one chain over the keys of a tile that starts from
-// the rescaled value before.
+// sparse_attend and dense_attend of few rows, and of any number on GPUs without attend_sm90.cu. A walk (one
+// row, 16 heads, one attention lane, one segment) is shared by kBlocks blocks in three parts: logits and their
+// maxima, parallel over the tiles of keys; weights p̂ and what a tile rescales by, once the maxima of the tiles
+// before are known; values, parallel over slices of the latent's dimensions, each block walking all tiles in
+// order. Few rows run as one cluster a walk that passes from part to part by barriers, many rows as three
+// launches: the same sums either way.
+#include "ops/cuda/attend.cuh"
+
 #include <algorithm>
 #include <cmath>
 
@@ -21,7 +19,7 @@
 namespace perigee::cuda {
 namespace {
 
-constexpr int kHeads = 16;                       // of a block; those past the last are zeros
+constexpr int kHeads = kWalkHeads;
 constexpr int kBlocks = kLatentRank / kSlice;    // share a walk
 constexpr int kWarps = kAttendThreads / 32;      // each 8 keys of a tile's logits, 2 heads, 8 of a slice
 constexpr int kStages = 6;                       // of the values' raw bytes
@@ -31,7 +29,7 @@ constexpr int64_t kMostWorkspace = 256ll << 20;  // bytes a launch may take; mor
 constexpr unsigned kFoldThreads = kLatentRank / 4;
 static_assert(kHeads == 2 * kWarps && kKeyTile == 8 * kWarps && kSlice == 8 * kWarps);
 
-// What a tile does to a walk: the running max with it, e^{max before − max}, and its Σp.
+// What a tile does to a walk: the running max with it, 2^(max before − max), and its Σp.
 struct alignas(16) Step {
   float max, rescale, sum, unused;
 };
@@ -39,71 +37,27 @@ struct alignas(16) Step {
 // Of every walk of a launch; `tiles` is the most that one can have.
 struct Workspace {
   const uint8_t** record;  // [walks, tiles, 64] null: no key
-  float2* logit;           // [walks, tiles, 16 heads, 32] keys 16·(i/8) + i%8 and 8 later
+  float2* logit;           // [walks, tiles, 16 heads, 32] of keys 16·(i/8) + i%8 and 8 later, scaled by nothing
   float* tile_max;         // [walks, tiles, 16]
   Step* step;              // [walks, tiles, 16]
   uint4* weight;           // [walks, tiles, 4, 32] p̂ as the first operand of four matrix instructions
-  float2* sums;            // [walks, 16] max and Σp of the whole walk; Σp = 0: no key
-  float* value;            // [walks, 16, 512], not divided
 };
 
-struct Parameters {
-  const bf16* query;  // [R, heads, 576]
-  RowsView rows;
-  PagesView pages;
-  const int32_t* list;        // [R, lanes, list_stride] positions to walk, or null: all
-  const int32_t* list_count;  // [R, lanes]
-  int list_stride;
-  int heads, groups;                    // groups of 16 heads
-  int lanes, segments, segment, tiles;  // segments a lane; positions a segment; tiles a walk has at most
-  int first_row;                        // of the launch
-  float scale;
+struct Parameters : AttendParameters {
   Workspace work;
-  bf16* out;  // [R, heads, 512]
 };
-
-// Keys of `lane` at positions below `end`.
-__device__ int lane_keys_below(int end, int lane, int lanes) {
-  const int round = kChunk * lanes, rest = end % round - lane * kChunk;
-  return end / round * kChunk + min(max(rest, 0), kChunk);
-}
 
 // The block's walk.
-struct Walk {
-  int row, sequence, first_head, heads;  // heads that exist
-  int keys, tiles;
-  int lane, lanes, keys_before;  // of the lane, in earlier segments
-  const int32_t* list;
-  int64_t index;  // in the workspace
+struct BlockWalk : Walk {
+  int first_head, heads;  // heads that exist
+  int64_t index;          // in the workspace
 
-  __device__ explicit Walk(const Parameters& a) {
-    index = blockIdx.x / kBlocks;
-    const int walks = a.lanes * a.segments, walk = static_cast<int>(index % walks);
-    const int group = static_cast<int>(index / walks % a.groups);
-    row = a.first_row + static_cast<int>(index / walks / a.groups);
-    sequence = a.rows.sequence_of_row[row];
-    first_head = group * kHeads;
-    heads = min(kHeads, a.heads - first_head);
-    lane = walk / a.segments;
-    lanes = a.lanes;
-    keys_before = 0;
-    list = nullptr;
-    if (a.list) {
-      list = a.list + (int64_t{row} * lanes + lane) * a.list_stride;
-      keys = a.list_count[int64_t{row} * lanes + lane];
-    } else {
-      const int visible = static_cast<int>(a.rows.position(row)) + 1;
-      const int begin = min(walk % a.segments * a.segment, visible), end = min(begin + a.segment, visible);
-      keys_before = lane_keys_below(begin, lane, lanes);
-      keys = lane_keys_below(end, lane, lanes) - keys_before;
-    }
-    tiles = (keys + kKeyTile - 1) / kKeyTile;
-  }
-  __device__ int position(int key) const {
-    if (list) return list[key];
-    const int i = keys_before + key;
-    return (i / kChunk * lanes + lane) * kChunk + i % kChunk;
-  }
+  __device__ explicit BlockWalk(const Parameters& a)
+      : Walk(a, a.first_row + static_cast<int>(blockIdx.x) / kBlocks / a.walks() / a.groups,
+             static_cast<int>(blockIdx.x) / kBlocks % a.walks()),
+        first_head(static_cast<int>(blockIdx.x) / kBlocks / a.walks() % a.groups * kHeads),
+        heads(min(kHeads, a.heads - first_head)),
+        index(blockIdx.x / kBlocks) {}
 };
 
 template <LatentFormat kFormat>
@@ -131,7 +85,7 @@ __device__ int first_key_of_lane() { return static_cast<int>(threadIdx.x) % 32 /
 
 // Part one: the logits of tiles rank, rank + kBlocks, …; each thread keeps two keys of two heads a tile.
 template <LatentFormat kFormat>
-__device__ void make_logits(const Parameters& a, const Walk& walk, int rank, uint8_t* memory) {
+__device__ void make_logits(const Parameters& a, const BlockWalk& walk, int rank, uint8_t* memory) {
   using S = Shared<kFormat>;
   bf16* query = reinterpret_cast<bf16*>(memory + S::kQuery);
   bf16* tile = reinterpret_cast<bf16*>(memory + S::kTile);
@@ -183,8 +137,8 @@ __device__ void make_logits(const Parameters& a, const Walk& walk, int rank, uin
       multiply_add(c, load_first(query + d + kStepK, kLatentStride), key[1]);
     }
     const int g = lane / 4, column = warp * 8 + lane % 4 * 2;
-    *reinterpret_cast<float2*>(logit + g * kLogitStride + column) = {c[0] * a.scale, c[1] * a.scale};
-    *reinterpret_cast<float2*>(logit + (g + 8) * kLogitStride + column) = {c[2] * a.scale, c[3] * a.scale};
+    *reinterpret_cast<float2*>(logit + g * kLogitStride + column) = {c[0], c[1]};
+    *reinterpret_cast<float2*>(logit + (g + 8) * kLogitStride + column) = {c[2], c[3]};
     __syncthreads();
     const int key = first_key_of_lane(), left = walk.keys - t * kKeyTile;
 #pragma unroll
@@ -199,10 +153,10 @@ __device__ void make_logits(const Parameters& a, const Walk& walk, int rank, uin
   }
 }
 
-// Part two: p = e^{s − max so far} of the same tiles, by the threads that kept the logits.
-__device__ void make_weights(const Parameters& a, const Walk& walk, int rank) {
+// Part two: p = 2^(q·k · scale − max so far) of the same tiles, by the threads that kept the logits.
+__device__ void make_weights(const Parameters& a, const BlockWalk& walk, int rank) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key = first_key_of_lane();
-  float before[2];  // max of the tiles before
+  float before[2];  // max of the tiles before, not scaled
   int seen = 0;     // tiles in it
   before[0] = before[1] = -__uint_as_float(0x7F800000u);
   for (int t = rank; t < walk.tiles; t += kBlocks) {
@@ -214,16 +168,16 @@ __device__ void make_weights(const Parameters& a, const Walk& walk, int rank) {
       const int u = seen + lane;  // kBlocks at most since the last time
       before[i] =
           fmaxf(before[i], warp_max(u < t ? __ldcg(tile_max + u * kHeads) : -__uint_as_float(0x7F800000u)));
-      const float max = fmaxf(before[i], __ldcg(tile_max + t * kHeads));
+      const float max_before = before[i] * a.scale;
+      const float max = fmaxf(max_before, __ldcg(tile_max + t * kHeads) * a.scale);
       const int64_t at = (walk.index * a.tiles + t) * kHeads + head;
       const float2 s = a.work.logit[at * 32 + lane];
-      const float p = key < left ? exp(s.x - max) : 0.0f, q = key + 8 < left ? exp(s.y - max) : 0.0f;
+      const float p = key < left ? exp2_decay(__fmaf_rn(s.x, a.scale, -max)) : 0.0f;
+      const float q = key + 8 < left ? exp2_decay(__fmaf_rn(s.y, a.scale, -max)) : 0.0f;
       float sum = p + q;
 #pragma unroll
-      for (int stride = 1; stride < 32; stride *= 2) sum += __shfl_xor_sync(kAllLanes, sum, stride);
-      if (lane == 0) {
-        a.work.step[at] = {max, t == 0 ? 0.0f : exp(before[i] - max), sum, 0.0f};
-      }
+      for (int stride : {1, 8, 16, 2, 4}) sum += __shfl_xor_sync(kAllLanes, sum, stride);
+      if (lane == 0) a.work.step[at] = {max, exp2_decay(max_before - max), sum, 0.0f};
       // As FragmentA: thread 4·(head % 8) + column/2, register head/8 (+ 2 for columns 8 later).
       bf16* weight = reinterpret_cast<bf16*>(
           a.work.weight + ((walk.index * a.tiles + t) * 4 + lane / 8) * 32 + head % 8 * 4 + lane % 8 / 2);
@@ -236,7 +190,7 @@ __device__ void make_weights(const Parameters& a, const Walk& walk, int rank) {
 
 // Part three: dimensions [64·rank, 64·rank + 64) of the value over all tiles.
 template <LatentFormat kFormat>
-__device__ void add_values(const Parameters& a, const Walk& walk, int rank, uint8_t* memory) {
+__device__ void add_values(const Parameters& a, const BlockWalk& walk, int rank, uint8_t* memory) {
   using S = Shared<kFormat>;
   using Slice = LatentSlice<kFormat>;
   const uint8_t** table = reinterpret_cast<const uint8_t**>(memory + S::kTable);
@@ -301,26 +255,26 @@ __device__ void add_values(const Parameters& a, const Walk& walk, int rank, uint
     bf16* out = a.out + (int64_t{walk.row} * a.heads + walk.first_head) * kLatentRank + dim;
     const auto write = [&](int head, float x, float y, float sum) {
       if (head >= walk.heads) return;
-      *reinterpret_cast<uint32_t*>(out + head * kLatentRank) =
-          bf16_pair(__fdiv_rn(x, sum), __fdiv_rn(y, sum));
+      const float inverse = __frcp_rn(sum);
+      *reinterpret_cast<uint32_t*>(out + head * kLatentRank) = bf16_pair(x * inverse, y * inverse);
     };
     write(g, z[0], z[1], sum_low);
     write(g + 8, z[2], z[3], sum_high);
     return;
   }
-  float* value = a.work.value + walk.index * kHeads * kLatentRank + dim;
+  float* value = a.value + walk.index * kHeads * kLatentRank + dim;
   *reinterpret_cast<float2*>(value + g * kLatentRank) = {z[0], z[1]};
   *reinterpret_cast<float2*>(value + (g + 8) * kLatentRank) = {z[2], z[3]};
   if (rank == 0 && warp == 0 && lane % 4 == 0) {
-    a.work.sums[walk.index * kHeads + g] = {max_low, sum_low};
-    a.work.sums[walk.index * kHeads + g + 8] = {max_high, sum_high};
+    a.sums[walk.index * kHeads + g] = {max_low, sum_low};
+    a.sums[walk.index * kHeads + g + 8] = {max_high, sum_high};
   }
 }
 
 template <LatentFormat kFormat>
 __global__ void __launch_bounds__(kAttendThreads) attend_together_kernel(const Parameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
-  const Walk walk(a);
+  const BlockWalk walk(a);
   const int rank = blockIdx.x % kBlocks;
   make_logits<kFormat>(a, walk, rank, memory);
   cluster_barrier();
@@ -332,20 +286,20 @@ __global__ void __launch_bounds__(kAttendThreads) attend_together_kernel(const P
 template <LatentFormat kFormat>
 __global__ void __launch_bounds__(kAttendThreads) attend_logits_kernel(const Parameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
-  make_logits<kFormat>(a, Walk(a), blockIdx.x % kBlocks, memory);
+  make_logits<kFormat>(a, BlockWalk(a), blockIdx.x % kBlocks, memory);
 }
 __global__ void __launch_bounds__(kAttendThreads) attend_weights_kernel(const Parameters a) {
-  make_weights(a, Walk(a), blockIdx.x % kBlocks);
+  make_weights(a, BlockWalk(a), blockIdx.x % kBlocks);
 }
 template <LatentFormat kFormat>
 __global__ void __launch_bounds__(kAttendThreads) attend_values_kernel(const Parameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
-  add_values<kFormat>(a, Walk(a), blockIdx.x % kBlocks, memory);
+  add_values<kFormat>(a, BlockWalk(a), blockIdx.x % kBlocks, memory);
 }
 
 // A row and head: its walks folded left to right, segments first, then lanes. Walks without a key are left
 // out.
-__global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const Parameters a) {
+__global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const AttendParameters a) {
   struct State {
     float max, sum, z[4];
     __device__ void fold(const State& right) {
@@ -354,29 +308,30 @@ __global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const Paramet
         *this = right;
         return;
       }
-      const float m = fmaxf(max, right.max), x = exp(max - m), y = exp(right.max - m);
+      const float m = fmaxf(max, right.max), x = exp2_decay(max - m), y = exp2_decay(right.max - m);
       max = m;
       sum = __fmaf_rn(sum, x, right.sum * y);
 #pragma unroll
       for (int d = 0; d < 4; ++d) z[d] = __fmaf_rn(z[d], x, right.z[d] * y);
     }
   };
-  const int row = blockIdx.x / a.heads, head = blockIdx.x % a.heads, walks = a.lanes * a.segments;
+  const int row = blockIdx.x / a.heads, head = blockIdx.x % a.heads, walks = a.walks();
   const int64_t first = (int64_t{row} * a.groups + head / kHeads) * walks;
   State total{};
   for (int lane = 0; lane < a.lanes; ++lane) {
     State of_lane{};
     for (int s = 0; s < a.segments; ++s) {
       const int64_t at = (first + lane * a.segments + s) * kHeads + head % kHeads;
-      const float2 sums = a.work.sums[at];
-      const float4 z = reinterpret_cast<const float4*>(a.work.value + at * kLatentRank)[threadIdx.x];
+      const float2 sums = a.sums[at];
+      const float4 z = reinterpret_cast<const float4*>(a.value + at * kLatentRank)[threadIdx.x];
       of_lane.fold({sums.x, sums.y, {z.x, z.y, z.z, z.w}});
     }
     total.fold(of_lane);
   }
+  const float inverse = __frcp_rn(total.sum);
   uint2 pairs;
-  pairs.x = bf16_pair(__fdiv_rn(total.z[0], total.sum), __fdiv_rn(total.z[1], total.sum));
-  pairs.y = bf16_pair(__fdiv_rn(total.z[2], total.sum), __fdiv_rn(total.z[3], total.sum));
+  pairs.x = bf16_pair(total.z[0] * inverse, total.z[1] * inverse);
+  pairs.y = bf16_pair(total.z[2] * inverse, total.z[3] * inverse);
   reinterpret_cast<uint2*>(a.out + (int64_t{a.first_row + row} * a.heads + head) * kLatentRank)[threadIdx.x] =
       pairs;
 }
@@ -440,36 +395,47 @@ void launch_parts(const Parameters& p, int64_t walks, bool together, cudaStream_
   }
 }
 
+void launch_parts(const Parameters& p, int64_t walks, bool together, cudaStream_t stream) {
+  switch (p.pages.latent_format) {
+    case LatentFormat::kBf16:
+      return launch_parts<LatentFormat::kBf16>(p, walks, together, stream);
+    case LatentFormat::kFp8:
+      return launch_parts<LatentFormat::kFp8>(p, walks, together, stream);
+    case LatentFormat::kNvfp4:
+      return launch_parts<LatentFormat::kNvfp4>(p, walks, together, stream);
+  }
+}
+
 // All rows of a step; `p` lacks what depends on the launch.
 void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
-  const int64_t walks_of_row = int64_t{p.groups} * p.lanes * p.segments, tiles = p.tiles;
-  const bool folded = p.lanes * p.segments > 1;
+  const int64_t walks_of_row = int64_t{p.groups} * p.walks(), tiles = p.tiles;
+  const bool hopper = device_attribute(cudaDevAttrComputeCapabilityMajor) == 9, folded = p.walks() > 1;
+  const bool together = hopper && rows * walks_of_row * kBlocks <=
+                                      2 * device_attribute(cudaDevAttrMultiProcessorCount);
+  const bool by_rows = PERIGEE_SM90 && hopper && !together;
   const int64_t tile_bytes = kKeyTile * 8 + kHeads * (kKeyTile * (4 + 2) + 4 + int64_t{sizeof(Step)});
-  const int64_t walk_bytes = tiles * tile_bytes + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
-  const int64_t at_once = std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
+  const int64_t walk_bytes = (by_rows ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
+  const int64_t at_once =
+      walk_bytes == 0 ? rows : std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
   const int64_t walks = at_once * walks_of_row;
-  p.work = {.record = scratch.take<const uint8_t*>(walks * tiles * kKeyTile),
-            .logit = scratch.take<float2>(walks * tiles * kHeads * 32),
-            .tile_max = scratch.take<float>(walks * tiles * kHeads),
-            .step = scratch.take<Step>(walks * tiles * kHeads),
-            .weight = scratch.take<uint4>(walks * tiles * 4 * 32),
-            .sums = folded ? scratch.take<float2>(walks * kHeads) : nullptr,
-            .value = folded ? scratch.take<float>(walks * kHeads * kLatentRank) : nullptr};
-  const bool together = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
-                        walks * kBlocks <= 2 * device_attribute(cudaDevAttrMultiProcessorCount);
+  if (folded) {
+    p.sums = scratch.take<float2>(walks * kHeads);
+    p.value = scratch.take<float>(walks * kHeads * kLatentRank);
+  }
+  if (!by_rows) {
+    p.work = {.record = scratch.take<const uint8_t*>(walks * tiles * kKeyTile),
+              .logit = scratch.take<float2>(walks * tiles * kHeads * 32),
+              .tile_max = scratch.take<float>(walks * tiles * kHeads),
+              .step = scratch.take<Step>(walks * tiles * kHeads),
+              .weight = scratch.take<uint4>(walks * tiles * 4 * 32)};
+  }
   for (int64_t first = 0; first < rows; first += at_once) {
-    const int64_t now = std::min(at_once, rows - first);
+    const int now = static_cast<int>(std::min(at_once, rows - first));
     p.first_row = static_cast<int>(first);
-    switch (p.pages.latent_format) {
-      case LatentFormat::kBf16:
-        launch_parts<LatentFormat::kBf16>(p, now * walks_of_row, together, stream);
-        break;
-      case LatentFormat::kFp8:
-        launch_parts<LatentFormat::kFp8>(p, now * walks_of_row, together, stream);
-        break;
-      case LatentFormat::kNvfp4:
-        launch_parts<LatentFormat::kNvfp4>(p, now * walks_of_row, together, stream);
-        break;
+    if (by_rows) {
+      launch_attend_rows(p, now, stream);
+    } else {
+      launch_parts(p, now * walks_of_row, together, stream);
     }
     if (folded) {
       attend_fold_kernel<<<static_cast<unsigned>(now * p.heads), kFoldThreads, 0, stream>>>(p);
@@ -504,7 +470,7 @@ Parameters common(const AttendArgs& a, const RowsView& rows, const PagesView& pa
   p.heads = a.config.num_heads;
   p.groups = (p.heads + kHeads - 1) / kHeads;
   p.lanes = a.attention_lanes;
-  p.scale = 1.0f / std::sqrt(static_cast<float>(a.config.qk_head_dim()));
+  p.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(a.config.qk_head_dim())));
   p.out = a.out;
   return p;
 }

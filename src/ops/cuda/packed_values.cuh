@@ -22,34 +22,39 @@ __device__ inline float2 e4m3_pair(uint32_t codes) {
 #endif
 }
 
-// 16 e4m3 codes times `scale` → 16 bf16 at `out`.
-__device__ inline void decode_e4m3(const uint4& raw, float scale, bf16* out) {
+// 16 e4m3 codes times `scale` as eight pairs of bf16.
+__device__ inline void decode_e4m3(const uint4& raw, float scale, uint32_t (&pair)[8]) {
   const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
-  uint32_t pair[8];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 low = e4m3_pair(word[i] & 0xFFFFu), high = e4m3_pair(word[i] >> 16);
     pair[2 * i] = bf16_pair(low.x * scale, low.y * scale);
     pair[2 * i + 1] = bf16_pair(high.x * scale, high.y * scale);
   }
+}
+// The same at `out`.
+__device__ inline void decode_e4m3(const uint4& raw, float scale, bf16* out) {
+  uint32_t pair[8];
+  decode_e4m3(raw, scale, pair);
   reinterpret_cast<uint4*>(out)[0] = {pair[0], pair[1], pair[2], pair[3]};
   reinterpret_cast<uint4*>(out)[1] = {pair[4], pair[5], pair[6], pair[7]};
 }
 
+// 8 e2m1 codes times `scale` as bf16.
+__device__ inline uint4 decode_e2m1(uint32_t word, float scale) {
+  uint32_t pair[4];
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+    pair[b] = bf16_pair(e2m1_to_float(word >> (8 * b)) * scale, e2m1_to_float(word >> (8 * b + 4)) * scale);
+  }
+  return {pair[0], pair[1], pair[2], pair[3]};
+}
 // 32 e2m1 codes → 32 bf16: the first 16 times `first`, the others times `second`.
 __device__ inline void decode_e2m1(const uint4& raw, float first, float second, bf16* out) {
   const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float scale = i < 2 ? first : second;
-    uint32_t pair[4];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      pair[b] =
-          bf16_pair(e2m1_to_float(word[i] >> (8 * b)) * scale, e2m1_to_float(word[i] >> (8 * b + 4)) * scale);
-    }
-    reinterpret_cast<uint4*>(out)[i] = {pair[0], pair[1], pair[2], pair[3]};
-  }
+  for (int i = 0; i < 4; ++i)
+    reinterpret_cast<uint4*>(out)[i] = decode_e2m1(word[i], i < 2 ? first : second);
 }
 
 }  // namespace perigee::cuda

@@ -1,0 +1,78 @@
+// What the kernels of sparse_attend and dense_attend share: their arguments, and the walk of one row over its
+// keys. Logits are kept as powers of two: weights are 2^(q·k · scale − max), the running max is scaled too.
+//
+// Orders: q·k is one chain over the 576 dimensions; Σp of a tile is a butterfly over its keys (8 later, then
+// strides 1, 16 and 32, then 2 and 4); a value is one chain over the keys of a tile that starts from the
+// rescaled value before.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/step_tables.h"
+#include "ops/plan.h"
+
+namespace perigee::cuda {
+
+constexpr int kWalkHeads = 16;  // of a group of heads; those past the last are zeros
+
+struct AttendParameters {
+  const bf16* query;  // [R, heads, 576]
+  RowsView rows;
+  PagesView pages;
+  const int32_t* list;        // [R, lanes, list_stride] positions to walk, or null: all
+  const int32_t* list_count;  // [R, lanes]
+  int list_stride;
+  int heads, groups;                    // groups of 16 heads
+  int lanes, segments, segment, tiles;  // segments a lane; positions a segment; tiles a walk has at most
+  int first_row;                        // of the launch
+  float scale;                          // of q·k, times log2 e
+  float2* sums;  // [rows of the launch, groups, lanes, segments, 16] max and Σp of a walk; Σp = 0: no key
+  float* value;  // [rows of the launch, groups, lanes, segments, 16, 512], not divided
+  bf16* out;     // [R, heads, 512]
+
+  __host__ __device__ int walks() const { return lanes * segments; }
+};
+
+// Keys of `lane` at positions below `end`.
+__device__ inline int lane_keys_below(int end, int lane, int lanes) {
+  const int round = kChunk * lanes, rest = end % round - lane * kChunk;
+  return end / round * kChunk + min(max(rest, 0), kChunk);
+}
+
+// Row `row` over the keys of walk `walk` of its lanes and segments.
+struct Walk {
+  int row, sequence;
+  int keys, tiles;
+  int lane, lanes, keys_before;  // of the lane, in earlier segments
+  const int32_t* list;
+
+  __device__ Walk(const AttendParameters& a, int row, int walk)
+      : row(row),
+        sequence(a.rows.sequence_of_row[row]),
+        lane(walk / a.segments),
+        lanes(a.lanes),
+        keys_before(0),
+        list(nullptr) {
+    if (a.list) {
+      list = a.list + (int64_t{row} * lanes + lane) * a.list_stride;
+      keys = a.list_count[int64_t{row} * lanes + lane];
+    } else {
+      const int visible = static_cast<int>(a.rows.position(row)) + 1;
+      const int begin = min(walk % a.segments * a.segment, visible), end = min(begin + a.segment, visible);
+      keys_before = lane_keys_below(begin, lane, lanes);
+      keys = lane_keys_below(end, lane, lanes) - keys_before;
+    }
+    tiles = (keys + kKeyTile - 1) / kKeyTile;
+  }
+  __device__ int position(int key) const {
+    if (list) return list[key];
+    const int i = keys_before + key;
+    return (i / kChunk * lanes + lane) * kChunk + i % kChunk;
+  }
+};
+
+// Rows [first_row, first_row + rows), a block for each walk of up to 64 heads. sm_90.
+void launch_attend_rows(const AttendParameters& p, int rows, cudaStream_t stream);
+
+}  // namespace perigee::cuda
