@@ -10,6 +10,9 @@
 #include "ops/cuda/launch_products.cuh"
 #include "ops/cuda/require.h"
 #include "ops/expert_addresses.h"
+#if PERIGEE_SM90
+#include "ops/cuda/many_rows_sm90.cuh"
+#endif
 
 namespace perigee::cuda {
 namespace {
@@ -102,6 +105,111 @@ __global__ void sum_kernel(const SumParams p) {
   p.partial[(int64_t{lane} * p.rows + row) * p.in + d] = y;
 }
 
+
+
+#if PERIGEE_SM90
+// Many rows: products of many_rows_sm90.cuh over tiles of one expert, whose rows of x are brought side by side first.
+struct GroupedJob {
+  Grouping grouping{};
+  template <typename Product>
+  __device__ ClusterPlace place(const Product&, int cluster) const {
+    if (static_cast<int>(blockIdx.y) >= grouping.count()) return {};
+    const Tile tile = grouping.tile(blockIdx.y);
+    return {cluster, tile.first, tile.first + tile.count, tile.expert, 0};
+  }
+};
+struct ManyGateUpJob : GroupedJob {
+  static constexpr int kMatrices = 2;
+  bf16* act = nullptr;  // [entries, intermediate], in the grouping's order
+  ActivationParams activation;
+  int intermediate = 0;
+  __device__ void finish_at(int output, int position, int, const float (&value)[2]) const {
+    act[int64_t{position} * intermediate + output] = float_to_bf16(activate(activation, value[0], value[1]));
+  }
+};
+struct ManyDownJob : GroupedJob {
+  static constexpr int kMatrices = 1;
+  bf16* down = nullptr;  // [entries, in]
+  int in = 0;
+  __device__ void finish_at(int output, int position, int, const float (&value)[1]) const {
+    down[int64_t{grouping.entry(position)} * in + output] = float_to_bf16(value[0]);
+  }
+};
+
+// to[position] = z of the position's row, 16 bytes a thread.
+__global__ void bring_together_kernel(Grouping grouping, const uint4* z, uint4* to, int choices, int pieces) {
+  const int piece = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (piece >= pieces) return;
+  const int64_t position = blockIdx.x;
+  to[position * pieces + piece] = z[int64_t{grouping.entry(static_cast<int>(position)) / choices} * pieces + piece];
+}
+
+// Values from one expert's matrix to the next one's, when all are equally far apart; 0 otherwise.
+int64_t expert_stride(const MoeWeights& w, ExpertLinear MoeWeights::Expert::*matrix) {
+  const auto at = [&](size_t e) { return std::get<Linear>(w.experts[e].*matrix).weight; };
+  const int64_t stride = w.experts.size() > 1 ? at(1) - at(0) : 8;
+  for (size_t e = 1; e < w.experts.size(); ++e)
+    if (at(e) - at(e - 1) != stride) return 0;
+  return stride > 0 && stride % 8 == 0 ? stride : 0;
+}
+
+// False when the weights do not lie as the copy engine needs them.
+bool many_dense_experts(const MoeExpertsArgs& a, const Grouping& grouping, bf16* act, bf16* down, Arena& scratch,
+                        cudaStream_t stream) {
+  const int64_t gate = expert_stride(a.weights, &MoeWeights::Expert::gate),
+                up = expert_stride(a.weights, &MoeWeights::Expert::up),
+                back = expert_stride(a.weights, &MoeWeights::Expert::down);
+  if (gate == 0 || up == 0 || back == 0) return false;
+  const int choices = a.config.experts_per_token, entries = a.rows * choices, count = a.config.num_experts;
+  const int intermediate = a.config.intermediate_size, pieces = a.in / kPiece;
+  bf16* x = scratch.take<bf16>(int64_t{entries} * a.in);
+  bring_together_kernel<<<dim3(entries, (pieces + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      grouping, reinterpret_cast<const uint4*>(a.z), reinterpret_cast<uint4*>(x), choices, pieces);
+  cuda_check(cudaGetLastError(), "launching the gathering of the experts' input");
+  const auto map = [&](const ExpertLinear& first, int64_t stride) {
+    const Linear& w = std::get<Linear>(first);
+    return tile_map(w.weight, w.in, w.out, count, w.in, stride);
+  };
+  const MoeWeights::Expert& first = a.weights.experts[0];
+  ManyGateUpJob gate_up;
+  gate_up.grouping = grouping;
+  gate_up.act = act;
+  gate_up.activation = a.activation;
+  gate_up.intermediate = intermediate;
+  multiply_grouped<ManyGateUpJob>({.w = {map(first.gate, gate), map(first.up, up)},
+                                   .x = tile_map(x, a.in, entries, 1, a.in, 0),
+                                   .job = gate_up,
+                                   .k = a.in,
+                                   .outputs = intermediate},
+                                  grouping.most_tiles, stream);
+  ManyDownJob second;
+  second.grouping = grouping;
+  second.down = down;
+  second.in = a.in;
+  multiply_grouped<ManyDownJob>({.w = {map(first.down, back)},
+                                 .x = tile_map(act, intermediate, entries, 1, intermediate, 0),
+                                 .job = second,
+                                 .k = intermediate,
+                                 .outputs = a.in},
+                                grouping.most_tiles, stream);
+  return true;
+}
+#endif
+
+void launch_sum(const MoeExpertsArgs& a, const bf16* down, int lanes, cudaStream_t stream) {
+  const SumParams sum{.down = down,
+                      .experts = a.experts,
+                      .weight = a.expert_weight,
+                      .partial = a.partial,
+                      .rows = a.rows,
+                      .choices = a.config.experts_per_token,
+                      .in = a.in,
+                      .down_lanes = lanes,
+                      .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
+  sum_kernel<<<dim3((a.in + kThreads - 1) / kThreads, a.rows, a.lanes), kThreads, 0, stream>>>(sum);
+  cuda_check(cudaGetLastError(), "launching the sum over experts");
+}
+
 void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) {
   const int choices = a.config.experts_per_token, entries = a.rows * choices, count = a.config.num_experts;
   const int intermediate = a.config.intermediate_size, lanes = a.lanes_expert ? 1 : a.lanes;
@@ -111,6 +219,12 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
   bf16* act = scratch.take<bf16>(int64_t{entries} * intermediate);
   bf16* down = scratch.take<bf16>(int64_t{entries} * lanes * a.in);
 
+#if PERIGEE_SM90
+  if (tile == kManyTile && lanes == 1 && many_dense_experts(a, grouping, act, down, scratch, stream)) {
+    launch_sum(a, down, lanes, stream);
+    return;
+  }
+#endif
   GateUpJob first;
   first.outputs = intermediate;
   first.stride = a.in;
@@ -135,17 +249,7 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
       second,
       {.outputs = a.in, .k = intermediate / lanes, .row_tile = tile, .tiles = grouping.most_tiles, .batches = lanes},
       stream);
-  const SumParams sum{.down = down,
-                      .experts = a.experts,
-                      .weight = a.expert_weight,
-                      .partial = a.partial,
-                      .rows = a.rows,
-                      .choices = choices,
-                      .in = a.in,
-                      .down_lanes = lanes,
-                      .experts_per_lane = a.lanes_expert ? count / a.lanes : 0};
-  sum_kernel<<<dim3((a.in + kThreads - 1) / kThreads, a.rows, a.lanes), kThreads, 0, stream>>>(sum);
-  cuda_check(cudaGetLastError(), "launching the sum over experts");
+  launch_sum(a, down, lanes, stream);
 }
 
 }  // namespace

@@ -4,8 +4,9 @@
 // those below each other. The sums are those of few_rows_kernel: the same chains, added left to right. Stages end where
 // segments do: behind that the copy engine writes zeros.
 //
-// A Job (products.cuh) is asked for finish_at(output, row, batch, value[kMatrices]). A tile of weights has 128 rows of
-// one matrix, or 64 of each of two.
+// A Job (products.cuh) is asked for place(product, cluster), where the rows of x and the weights of a cluster lie
+// (Grid::place, unless rows are grouped), and for finish_at(output, row, batch, value[kMatrices]). A tile of weights has
+// 128 rows of one matrix, or 64 of each of two.
 #pragma once
 
 #include <algorithm>
@@ -35,13 +36,30 @@ struct SquareMemory {
 };
 static_assert(sizeof(SquareStage) * kRing >= sizeof(float) * kSquare * kStagedRow);
 
+// A cluster's first tile, counted in clusters across the outputs and in rows of x; rows of x from end_row on are not its
+// own. Nothing to do when end_row is 0.
+struct ClusterPlace {
+  int across, first_row, end_row, w_batch, x_batch;
+};
+
 template <typename Job>
 struct SquareProduct {
   static constexpr int kOutputs = kSquare / Job::kMatrices;  // of a block
   CUtensorMap w[Job::kMatrices], x;
   Job job;
   int k = 0, segments = 1, outputs = 0, rows = 0;
-  int clusters_across = 0, clusters_down = 0;
+  int clusters_across = 0, clusters_down = 0, rows_of_cluster = 0;
+};
+
+// All rows times all outputs, batches along blockIdx.z: kPanel clusters side by side go through all rows, so that what
+// runs at one time shares weights and x in L2.
+struct Grid {
+  template <typename Product>
+  __device__ ClusterPlace place(const Product& p, int cluster) const {
+    const int panel = cluster / (kPanel * p.clusters_down), inside = cluster % (kPanel * p.clusters_down);
+    const int width = min(kPanel, p.clusters_across - panel * kPanel), batch = static_cast<int>(blockIdx.z);
+    return {panel * kPanel + inside % width, inside / width * p.rows_of_cluster, p.rows, batch, batch};
+  }
 };
 
 template <typename Job, int kAcross, int kDown>
@@ -51,11 +69,10 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
   extern __shared__ __align__(1024) uint8_t memory[];
   SquareMemory& shared = *reinterpret_cast<SquareMemory*>(memory);
   const int rank = static_cast<int>(rank_in_cluster()), across = rank % kAcross, down = rank / kAcross;
-  const int cluster = static_cast<int>(blockIdx.x) / (kAcross * kDown), batch = static_cast<int>(blockIdx.z);
-  const int panel = cluster / (kPanel * p.clusters_down), inside = cluster % (kPanel * p.clusters_down);
-  const int width = min(kPanel, p.clusters_across - panel * kPanel);
-  const int first_output = ((panel * kPanel + inside % width) * kAcross + across) * Product::kOutputs;
-  const int first_row = (inside / width * kDown + down) * kSquare;
+  const ClusterPlace place = p.job.place(p, static_cast<int>(blockIdx.x) / (kAcross * kDown));
+  if (place.end_row == 0) return;
+  const int first_output = (place.across * kAcross + across) * Product::kOutputs;
+  const int first_row = place.first_row + down * kSquare;
   const int length = p.k / p.segments, steps_of_segment = (length + kTileK - 1) / kTileK;
 
   if (threadIdx.x == 0) {
@@ -80,11 +97,11 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
         const int segment = step / steps_of_segment, k = step % steps_of_segment * kTileK;
         for (int box = down; box < 2; box += kDown) {
           const int row = Job::kMatrices == 2 ? first_output : first_output + box * kGroupRows;
-          copy_box(shared.stages[s].w + box * kBox, p.w[Job::kMatrices == 2 ? box : 0], k, segment, row, batch,
+          copy_box(shared.stages[s].w + box * kBox, p.w[Job::kMatrices == 2 ? box : 0], k, segment, row, place.w_batch,
                    &shared.full[s], below);
         }
         for (int box = across; box < 2; box += kAcross)
-          copy_box(shared.stages[s].x + box * kBox, p.x, k, segment, first_row + box * kGroupRows, batch,
+          copy_box(shared.stages[s].x + box * kBox, p.x, k, segment, first_row + box * kGroupRows, place.x_batch,
                    &shared.full[s], beside);
       }
     }
@@ -133,10 +150,10 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
     sync();
     for (int at = threadIdx.x; at < kSquare * Product::kOutputs; at += kMultipliers) {
       const int o = at % Product::kOutputs, r = at / Product::kOutputs;
-      if (first_output + o >= p.outputs || first_row + r >= p.rows) continue;
+      if (first_output + o >= p.outputs || first_row + r >= place.end_row) continue;
       float value[Job::kMatrices];
       for (int m = 0; m < Job::kMatrices; ++m) value[m] = staged[r * kStagedRow + m * Product::kOutputs + o];
-      p.job.finish_at(first_output + o, first_row + r, batch, value);
+      p.job.finish_at(first_output + o, first_row + r, place.x_batch, value);
     }
   }
   __syncwarp();
@@ -144,27 +161,38 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
 }
 
 template <typename Job, int kAcross, int kDown>
-void launch_square(SquareProduct<Job> p, int batches, cudaStream_t stream) {
+void launch_square(const SquareProduct<Job>& p, dim3 clusters, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
       square_kernel<Job, kAcross, kDown>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SquareMemory));
   cuda_check(raised, "cudaFuncSetAttribute");
-  const auto parts = [](int count, int size) { return (count + size - 1) / size; };
-  p.segments = segments_of(p.k);
-  p.clusters_across = parts(p.outputs, SquareProduct<Job>::kOutputs * kAcross);
-  p.clusters_down = parts(p.rows, kSquare * kDown);
-  const dim3 grid(p.clusters_across * p.clusters_down * kAcross * kDown, 1, batches);
-  square_kernel<Job, kAcross, kDown><<<grid, kSquareThreads, sizeof(SquareMemory), stream>>>(p);
+  clusters.x *= kAcross * kDown;
+  square_kernel<Job, kAcross, kDown><<<clusters, kSquareThreads, sizeof(SquareMemory), stream>>>(p);
   cuda_check(cudaGetLastError(), "launching a product of many rows");
 }
 
-// Any number of rows and outputs; w and x are tile_map's of [outputs, k] and [rows, k].
+// Any number of rows and outputs of a Job that is a Grid; w and x are tile_map's of [outputs, k] and [rows, k].
 template <typename Job>
-void multiply_many(const SquareProduct<Job>& p, int batches, cudaStream_t stream) {
-  if (p.rows <= kSquare) {
-    launch_square<Job, 2, 1>(p, batches, stream);
+void multiply_many(SquareProduct<Job> p, int batches, cudaStream_t stream) {
+  const auto parts = [](int count, int size) { return (count + size - 1) / size; };
+  const int down = p.rows <= kSquare ? 1 : 2;
+  p.segments = segments_of(p.k);
+  p.rows_of_cluster = down * kSquare;
+  p.clusters_across = parts(p.outputs, 2 * SquareProduct<Job>::kOutputs);
+  p.clusters_down = parts(p.rows, p.rows_of_cluster);
+  const dim3 clusters(p.clusters_across * p.clusters_down, 1, batches);
+  if (down == 1) {
+    launch_square<Job, 2, 1>(p, clusters, stream);
   } else {
-    launch_square<Job, 2, 2>(p, batches, stream);
+    launch_square<Job, 2, 2>(p, clusters, stream);
   }
+}
+
+// Rows of x in tiles of at most kSquare rows, of which the Job knows the places: at most `tiles` along blockIdx.y.
+template <typename Job>
+void multiply_grouped(SquareProduct<Job> p, int tiles, cudaStream_t stream) {
+  p.segments = segments_of(p.k);
+  constexpr int kOutputs = 2 * SquareProduct<Job>::kOutputs;
+  launch_square<Job, 2, 1>(p, dim3((p.outputs + kOutputs - 1) / kOutputs, tiles), stream);
 }
 
 }  // namespace perigee::cuda

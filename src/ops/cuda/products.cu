@@ -8,10 +8,13 @@
 #endif
 
 namespace perigee::cuda {
+#if !PERIGEE_SM90
+struct Grid {};
+#endif
 namespace {
 
 // A Product, one batch a blockIdx.z.
-struct ProductJob : DenseWeights<1> {
+struct ProductJob : DenseWeights<1>, Grid {
   Product p;
   int first_row = 0;
 
@@ -48,7 +51,7 @@ struct ProductJob : DenseWeights<1> {
 };
 
 // act(gate x, up x) → bf16.
-struct GluJob : DenseWeights<2> {
+struct GluJob : DenseWeights<2>, Grid {
   const bf16* x = nullptr;
   bf16* out = nullptr;
   ActivationParams activation;
