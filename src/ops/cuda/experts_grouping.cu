@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   __shared__ int of_warp[kGroupThreads / 32];
   for (int e = threadIdx.x; e < expert_count; e += kGroupThreads) count[e] = 0;
   __syncthreads();
+#pragma unroll 8
   for (int i = threadIdx.x; i < entries; i += kGroupThreads) atomicAdd(&count[experts[i]], 1);
   __syncthreads();
   int entries_before = 0, tiles_before = 0;
@@ -49,6 +50,8 @@ __global__ void __launch_bounds__(kGroupThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) *g.tile_count = tiles_before;
+  for (int i = tiles_before + static_cast<int>(threadIdx.x); i < g.most_tiles; i += kGroupThreads) g.tiles[i] = {};
+#pragma unroll 8
   for (int i = threadIdx.x; i < entries; i += kGroupThreads) g.order[atomicAdd(&next[experts[i]], 1)] = i;
 }
 

@@ -18,7 +18,7 @@ struct Tile {
 struct Grouping {
   const int32_t* experts = nullptr;  // [entries]
   int* order = nullptr;              // [entries]
-  Tile* tiles = nullptr;             // [most_tiles]
+  Tile* tiles = nullptr;             // [most_tiles], behind the last one empty
   int* tile_count = nullptr;         // [1]
   int most_tiles = 0;                // known to the host
 

@@ -17,8 +17,8 @@ constexpr int kMostRows = 160;  // entries of a block
 constexpr int kRowStep = 32;    // they are computed in multiples of this
 constexpr int kMultipliers = 3; // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
-constexpr int kRing = 4;   // stages
-constexpr int kBehind = 2; // a stage is handed over when the copies of the one this much later are under way
+constexpr int kRing = 5;   // stages
+constexpr int kBehind = 3; // a stage is handed over when the copies of the one this much later are under way
 constexpr int kHalf = kMostRows * kTileK;  // values of a tile; a stage has two, side by side along K
 constexpr int kMultiplierRegisters = 160, kCopierRegisters = 32;
 
@@ -26,7 +26,8 @@ struct Memory {
   bf16 x[kRing][2 * kHalf];
   CopyBarrier full[kRing], free[kRing];
   uint32_t row[kMostRows];  // where each entry's row of x starts, in pieces
-  bf16 turned[kMultipliers * 4][8 * 16];  // a warp's outputs on their way to memory
+  uint32_t row_of_y[kMostRows];  // where each entry's results go, in pieces
+  alignas(16) bf16 turned[kMultipliers * 4][16 * 16];  // a warp's outputs on their way to memory, [entries][outputs]
 };
 constexpr int kStagedRow = 9;  // (gate, up) pairs of eight outputs, padded against bank conflicts
 static_assert(kMultipliers * 4 * kMostRows * kStagedRow * sizeof(float2) <= sizeof(Memory::x));
@@ -91,26 +92,35 @@ struct Down {
         first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     return PackedRows(e.down, output, e.down, output + 8, p.outputs, int64_t{p.k} * p.lanes, lane_of_columns * p.k, p.k);
   }
-  // Eight entries at a time through shared memory: 32 bytes of an entry side by side.
+  // Sixteen entries at a time through shared memory: 32 bytes of an entry side by side, in two pieces.
   template <int kCount>
   static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output,
                                 int lane_of_columns, Memory& memory) {
-    bf16* turned = memory.turned[threadIdx.x / 32];
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    bf16* turned = memory.turned[warp];
+    const int output = first_output + warp % 4 * 16 + lane % 2 * kPiece;
+    bf16* y = p.y + int64_t{lane_of_columns} * p.outputs + output;
+    // Matrices 0 … 3 of the instruction: outputs 0–7 and 8–15 of entries 0–7, then of entries 8–15.
+    bf16* to = turned + (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8;
 #pragma unroll
-    for (int j = 0; j < kCount / 4; ++j) {
+    for (int j = 0; j < kCount / 8; ++j) {
       __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        turned[(lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 * 8] = float_to_bf16(c[4 * j + i]);
+      store_transposed(to, bf16_pair(c[8 * j], c[8 * j + 1]), bf16_pair(c[8 * j + 2], c[8 * j + 3]),
+                       bf16_pair(c[8 * j + 4], c[8 * j + 5]), bf16_pair(c[8 * j + 6], c[8 * j + 7]));
       __syncwarp();
-      const int r = 8 * j + lane / 4, column = lane % 4 * 4;
-      if (r >= tile.count || output + column >= p.outputs) continue;
-      *reinterpret_cast<uint2*>(p.y + p.grouping.entry(tile.first + r) * p.y_stride +
-                                int64_t{lane_of_columns} * p.outputs + output + column) =
-          *reinterpret_cast<const uint2*>(turned + lane / 4 * 16 + column);
+      const int r = 16 * j + lane / 2;
+      if (r >= tile.count || output >= p.outputs) continue;
+      *reinterpret_cast<uint4*>(y + uint64_t{memory.row_of_y[r]} * kPiece) =
+          *reinterpret_cast<const uint4*>(turned + lane * kPiece);
     }
+  }
+
+ private:
+  // Four 8 × 8 matrices, transposed; thread i gives the address of row i % 8 of matrix i / 8.
+  static __device__ void store_transposed(bf16* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
   }
 };
 
@@ -214,6 +224,10 @@ __global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params 
   for (int r = threadIdx.x; r < tile.count; r += kThreads)
     memory.row[r] = (p.choices ? p.grouping.entry(tile.first + r) / p.choices : tile.first + r) *
                     static_cast<uint32_t>(p.x_stride / kPiece);
+  if (!p.choices) {
+    for (int r = threadIdx.x; r < tile.count; r += kThreads)
+      memory.row_of_y[r] = p.grouping.entry(tile.first + r) * static_cast<uint32_t>(p.y_stride / kPiece);
+  }
   if (threadIdx.x == 0) {
     for (int s = 0; s < kRing; ++s) {
       init_barrier(&memory.full[s], kWarpgroup);
