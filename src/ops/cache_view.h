@@ -38,7 +38,7 @@ struct KdaSlot {
   int64_t* base = nullptr;     // multiple of 16
   bf16* conv_input = nullptr;  // [kRing, 3, D] pre-conv q, k, v
   bf16* k = nullptr;           // [kRing, D]
-  float* G = nullptr;          // [kRing, D] cumulative log decay inside the chunk
+  float* G = nullptr;          // [kRing, D] log decay: since the chunk start (CPU), of the row alone (CUDA)
   float* w = nullptr;          // [kRing, D]
   float* T = nullptr;          // [kRing, heads, 16] the row of (I + A)⁻¹
 };

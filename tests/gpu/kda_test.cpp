@@ -173,8 +173,9 @@ TEST_P(KdaChunkOnGpu, IsTheRecurrence) {
   EXPECT_EQ(*run.cache.slot(0).base, kTokens);
 }
 
-// The same steps on both devices: outputs, state and what the slots keep. k and the conv inputs are copies, G
-// is the same sum, T differs by fp32 rounding alone, w also by the splits.
+// The same steps on both devices: outputs, state and what the slots keep. k and the conv inputs are copies,
+// G is the row's own log decay on CUDA and their sum on the CPU, T differs by fp32 rounding alone, w also by
+// the splits.
 TEST_P(KdaChunkOnGpu, AgreesWithTheCpuBackend) {
   constexpr int kTokens = 109;
   const KdaInputs x = inputs(200, kTokens);
@@ -192,10 +193,12 @@ TEST_P(KdaChunkOnGpu, AgreesWithTheCpuBackend) {
   const KdaSlot a = got.cache.slot(0), b = want.cache.slot(0);
   ASSERT_EQ(*a.base, *b.base);
   const int64_t D = got.D();
+  std::vector<float> G(D);
   for (int64_t p = *a.base; p < kTokens; ++p) {
     const int64_t place = p % KdaSlot::kRing, row = place * D, T = place * x.heads * kChunk;
     EXPECT_TRUE(same_bits(a.k + row, b.k + row, D)) << p;
-    EXPECT_TRUE(same_bits(a.G + row, b.G + row, D)) << p;
+    for (int64_t d = 0; d < D; ++d) G[d] = p == *a.base ? a.G[row + d] : G[d] + a.G[row + d];
+    EXPECT_TRUE(same_bits(G.data(), b.G + row, D)) << p;
     EXPECT_TRUE(same_bits(a.conv_input + 3 * row, b.conv_input + 3 * row, 3 * D)) << p;
     const auto relative = [](const float* x, const float* y, int64_t n) {
       return test::relative_l2(std::vector<float>(x, x + n), Doubles(y, y + n));
@@ -321,24 +324,61 @@ INSTANTIATE_TEST_SUITE_P(, KdaChunkOnGpu,
                                   std::to_string(info.param.heads);
                          });
 
-// Many heads: blocks of 32 value columns instead of 16 give the bits of the narrow ones.
+// A token whose query, key, value, decay or β is NaN leaves the rows before it in its chunk as they were, in
+// a step of all rows as in small ones; from its own row on every way gives the same bits.
+TEST(KdaChunkNaN, ReachesNoEarlierRow) {
+  constexpr int kTokens = 40, kHeads = 2, kBad = 26;  // row 10 of its chunk
+  Random random(850);
+  const KdaInputs clean(random, kTokens, kHeads, true);
+  SequenceRun want(clean);
+  step(test::gpu(), want, 0, kTokens);
+  const int64_t D = want.D();
+  for (int part = 0; part < 5; ++part) {
+    KdaInputs x = clean;
+    const bf16 nan = float_to_bf16(NAN);
+    if (part == 0) x.q[kBad * D + 5] = nan;
+    if (part == 1) x.k[kBad * D + 5] = nan;
+    if (part == 2) x.v[kBad * D + 5] = nan;
+    if (part == 3) x.g[kBad * D + 5] = NAN;
+    if (part == 4) x.beta[kBad * kHeads] = NAN;
+    SequenceRun whole(x), one(x), several(x);
+    step(test::gpu(), whole, 0, kTokens);
+    for (int at = 0; at < kTokens; ++at) step(test::gpu(), one, at, 1);
+    for (int at = 0; at < kTokens; at += 8) step(test::gpu(), several, at, 8);
+    EXPECT_TRUE(same_bits(whole.out.data(), want.out.data(), kBad * D)) << part;
+    EXPECT_TRUE(std::isnan(whole.out[kBad * D + 5])) << part;
+    for (const SequenceRun* other : {&one, &several}) {
+      EXPECT_TRUE(same_bits(whole.out.data(), other->out.data(), kBad * D)) << part;
+      for (int64_t n = kBad * D; n < kTokens * D; ++n) {
+        const float a = whole.out[n], b = other->out[n];
+        ASSERT_TRUE(std::isnan(a) ? std::isnan(b) : a == b) << part << ", " << n;
+      }
+    }
+  }
+}
+
+// Many heads in a step: blocks of whole heads instead of 32 value columns give the bits of those.
 TEST(KdaChunkWidths, WideAndNarrowBlocksGiveTheSameBits) {
-  constexpr int kTokens = 40, kHeads = 12, kSequences = 8;
+  constexpr int kTokens = 38, kHeads = 12, kSequences = 22;
   std::vector<KdaInputs> x;
   for (int s = 0; s < kSequences; ++s) {
     Random random(800 + s);
-    x.emplace_back(random, kTokens, kHeads, true);
+    x.emplace_back(random, kTokens, kHeads, s % 2 == 0);
   }
   std::vector<SequenceRun> alone, together;
-  std::vector<Part> parts;
   for (const KdaInputs& inputs : x) {
     alone.emplace_back(inputs);
     together.emplace_back(inputs);
     step(test::gpu(), alone.back(), 0, kTokens);
+    step(test::gpu(), together.back(), 0, 12);
   }
-  for (int s = 0; s < kSequences; ++s)
-    parts.push_back({.run = &together[s], .x = &x[s], .start = 0, .rows = kTokens, .accepted = kTokens});
-  step(test::gpu(), parts);
+  for (int at = 12, rows = 1; at < kTokens; at += rows, rows = rows % 8 + 1) {
+    rows = std::min(rows, kTokens - at);
+    std::vector<Part> parts;
+    for (int s = 0; s < kSequences; ++s)
+      parts.push_back({.run = &together[s], .x = &x[s], .start = at, .rows = rows, .accepted = at + rows});
+    step(test::gpu(), parts);
+  }
   for (int s = 0; s < kSequences; ++s)
     expect_same(together[s], alone[s], kTokens, "sequence " + std::to_string(s));
 }

@@ -66,15 +66,6 @@ void CudaBackend::kda_chunk(const KdaChunkArgs& args) {
   const RowsView rows = tables_.rows();
   if (rows.rows == 0) return;
   const int heads = args.config.num_heads;
-  int chunks = 0;  // of the longest sequence
-  for (const SequenceRows& s : args.sequences) chunks = std::max(chunks, KdaTiles::chunks(s.rows));
-  const int64_t tiles = KdaTiles::count(rows.rows, rows.count), even = int64_t{chunks} * rows.count;
-  // Blocks by sequence, unless most would find that theirs has fewer chunks.
-  const bool by_sequence = even <= 2 * tiles;
-  const int most_heads = static_cast<int>(
-      std::clamp<int64_t>(kTileBytes / (tiles * static_cast<int64_t>(sizeof(KdaTile))), 1, heads));
-
-  const Arena::Scope scope(scratch_);
   KdaChunkLaunch launch{.rows = rows,
                         .slots = tables_.slots(args.slots),
                         .conv_input = args.conv_input,
@@ -86,15 +77,31 @@ void CudaBackend::kda_chunk(const KdaChunkArgs& args) {
                         .out = args.out,
                         .heads = heads,
                         .first_head = 0,
-                        .head_count = 0,
-                        .chunks_of_sequence = by_sequence ? chunks : 0,
-                        .tile_blocks = by_sequence ? even : tiles,
-                        .tiles = scratch_.take<KdaTile>(tiles * most_heads)};
-  for (int first = 0; first < heads; first += most_heads) {
-    launch.first_head = first;
-    launch.head_count = std::min(most_heads, heads - first);
-    launch_kda_chunk_rows(launch, stream());
-    launch_kda_chunk_state(launch, stream());
+                        .head_count = heads,
+                        .chunks_of_sequence = 0,
+                        .tile_blocks = 0,
+                        .tiles = nullptr};
+  int longest = 0, shortest = kKdaDecodeRows + 1;
+  for (const SequenceRows& s : args.sequences)
+    longest = std::max(longest, s.rows), shortest = std::min(shortest, s.rows);
+  if (shortest <= kKdaDecodeRows) launch_kda_decode(launch, stream());
+  if (longest > kKdaDecodeRows) {
+    const int chunks = KdaTiles::chunks(longest);
+    const int64_t tiles = KdaTiles::count(rows.rows, rows.count), even = int64_t{chunks} * rows.count;
+    // Blocks by sequence, unless most would find that theirs has fewer chunks.
+    const bool by_sequence = even <= 2 * tiles;
+    const int most_heads = static_cast<int>(
+        std::clamp<int64_t>(kTileBytes / (tiles * static_cast<int64_t>(sizeof(KdaTile))), 1, heads));
+    const Arena::Scope scope(scratch_);
+    launch.chunks_of_sequence = by_sequence ? chunks : 0;
+    launch.tile_blocks = by_sequence ? even : tiles;
+    launch.tiles = scratch_.take<KdaTile>(tiles * most_heads);
+    for (int first = 0; first < heads; first += most_heads) {
+      launch.first_head = first;
+      launch.head_count = std::min(most_heads, heads - first);
+      launch_kda_chunk_rows(launch, stream());
+      launch_kda_chunk_state(launch, stream());
+    }
   }
   for (size_t s = 0; s < args.sequences.size(); ++s) move_base(args.slots[s], args.sequences[s]);
 }

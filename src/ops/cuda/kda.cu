@@ -68,6 +68,9 @@ struct ConvParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters a) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // kda_decode starts with what it needs no q, k, v for
+#endif
   const int unit = blockIdx.y * kWarps + threadIdx.x / kWarp;
   if (unit >= 3 * a.heads) return;
   const int part = unit / a.heads, head = unit % a.heads;

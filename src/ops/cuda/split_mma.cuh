@@ -3,11 +3,12 @@
 // element of the result is a chain over K in ascending order and depends on its row of A and its column of B
 // alone.
 //
-// Where a thread's elements lie, with r = lane / 4 and c = lane % 4:
-//   A[16 m, 16 k]: pairs (r, 2c), (r + 8, 2c), (r, 2c + 8), (r + 8, 2c + 8), each with the next k
-//   B[16 k, 8 n]: pairs (2c, r), (2c + 8, r), each with the next k
-//   C[16 m, 8 n]: (r, 2c), (r, 2c + 1), (r + 8, 2c), (r + 8, 2c + 1)
-// so two neighbouring tiles of C are an A whose k runs over their 16 columns.
+// Sixteen values of K lie so that each thread of a quad has four neighbours. With r = lane / 4, c = lane % 4
+// a thread holds
+//   A[16 m, 16 k]: m = r and r + 8, k = 4c … 4c + 3
+//   B[16 k, 8 n]: n = r, k = 4c … 4c + 3
+//   C[16 m, 8 n]: m = r and r + 8, n = 2c and 2c + 1
+// and two tiles of C, with column n of tile h standing for sixteen(h, n), are an A without any exchange.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,11 @@
 #include "ops/cuda/split_operand.h"
 
 namespace perigee::cuda {
+
+// Which of sixteen column n of tile h is, and where one of sixteen lies.
+__device__ constexpr int sixteen(int h, int n) { return n / 2 * 4 + h * 2 + n % 2; }
+__device__ constexpr int tile_of(int i) { return i / 2 % 2; }
+__device__ constexpr int column_of(int i) { return i / 4 * 2 + i % 2; }
 
 struct SplitPair {
   uint32_t hi, lo;  // bf16 pairs, the earlier element in the low half
@@ -30,21 +36,23 @@ struct SplitA {
   uint32_t hi[4], lo[4];
 };
 
-__device__ inline SplitA split_a(const float (&left)[4], const float (&right)[4]) {
-  const SplitPair p[4] = {split(left[0], left[1]), split(left[2], left[3]), split(right[0], right[1]),
-                          split(right[2], right[3])};
+// From two tiles of C.
+__device__ inline SplitA split_a(const float (&tile0)[4], const float (&tile1)[4]) {
+  const SplitPair p[4] = {split(tile0[0], tile0[1]), split(tile0[2], tile0[3]), split(tile1[0], tile1[1]),
+                          split(tile1[2], tile1[3])};
   SplitA a;
 #pragma unroll
   for (int i = 0; i < 4; ++i) a.hi[i] = p[i].hi, a.lo[i] = p[i].lo;
   return a;
 }
 
-__device__ inline SplitB split_b(float k0, float k1, float k8, float k9) {
-  const SplitPair near = split(k0, k1), far = split(k8, k9);
+// A thread's four values of K.
+__device__ inline SplitB split_b(float k0, float k1, float k2, float k3) {
+  const SplitPair near = split(k0, k1), far = split(k2, k3);
   return {{near.hi, far.hi}, {near.lo, far.lo}};
 }
 
-// The large terms and the mixed ones are chains of their own: half the latency.
+// The large terms and the mixed ones are chains of their own: less latency.
 struct SplitSum {
   float large[4] = {}, mixed[4] = {};
   __device__ void add(const SplitA& a, const SplitB& b) {
@@ -54,5 +62,12 @@ struct SplitSum {
   }
   __device__ float operator[](int i) const { return large[i] + mixed[i]; }
 };
+
+// One chain, the mixed terms first: fewer instructions where several independent chains hide the latency.
+__device__ inline void add_split(float (&c)[4], const SplitA& a, const SplitB& b) {
+  mma(c, a.lo, b.hi);
+  mma(c, a.hi, b.lo);
+  mma(c, a.hi, b.hi);
+}
 
 }  // namespace perigee::cuda

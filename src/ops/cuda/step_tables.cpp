@@ -89,7 +89,7 @@ void StepTables::begin(const StepInputs& in) {
                 .base = *s.base,
                 .conv_input = s.conv_input,
                 .k = s.k,
-                .G = s.G,
+                .g = s.G,
                 .w = s.w,
                 .T = s.T};
     }

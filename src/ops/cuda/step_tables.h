@@ -48,7 +48,7 @@ struct SlotView {
   int64_t base;
   bf16* conv_input;
   bf16* k;
-  float *G, *w, *T;
+  float *g, *w, *T;  // g: KdaSlot::G
 };
 
 class StepTables {
