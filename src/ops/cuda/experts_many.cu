@@ -18,7 +18,7 @@ constexpr int kRowStep = 32;    // they are computed in multiples of this
 constexpr int kMultipliers = 3; // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
 constexpr int kRing = 5;   // stages
-constexpr int kBehind = 3; // a stage is handed over when the copies of the one this much later are under way
+constexpr int kBehind = 3; // stages whose copies are under way
 constexpr int kHalf = kMostRows * kTileK;  // values of a tile; a stage has two, side by side along K
 constexpr int kMultiplierRegisters = 160, kCopierRegisters = 32;
 
@@ -198,6 +198,10 @@ __device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory
   };
   for (int part = blockIdx.x; part * kMultipliers * Pass::kOutputs < p.outputs; part += parts) {
     for (int chunk = 0; chunk < chunks; ++chunk, ++stage) {
+      if (stage >= kBehind) {
+        wait_copies<kBehind - 1>();
+        hand_over(stage - kBehind);
+      }
       if (stage >= kRing) wait_barrier(&memory.free[stage % kRing], (stage / kRing - 1) % 2);
       bf16* to = memory.x[stage % kRing] + at;
       const bf16* from = x + chunk * kChunk;
@@ -205,10 +209,6 @@ __device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory
       for (int r = first; r < tile.count; r += kTogether, to += kTogether * kTileK)
         copy_16(to, from + uint64_t{memory.row[r]} * kPiece, true);
       commit_copies();
-      if (stage >= kBehind) {
-        wait_copies<kBehind>();
-        hand_over(stage - kBehind);
-      }
     }
   }
   wait_copies<0>();
