@@ -182,7 +182,7 @@ int run_throughput(Flags f) {
                      {"input_len", f.input_len},
                      {"output_len", f.output_len},
                      {"max_num_seqs", f.engine.scheduler.max_num_seqs},
-                     {"max_num_batched_tokens", f.engine.scheduler.max_num_batched_tokens},
+                     {"max_num_batched_tokens", run.scheduler().max_num_batched_tokens},
                      {"prefix_caching", f.engine.prefix_caching}};
   const Result r = run_workload(f, run, times);
   const double rate = static_cast<double>(r.output_tokens) / r.seconds;

@@ -69,15 +69,17 @@ void EngineFlags::add_to(CLI::App& app) {
   group(app.add_option("--max-num-seqs", scheduler.max_num_seqs, "answers in progress at once")
             ->transform(whole_number(1, kMostSeqs)));
   group(app.add_option("--max-num-batched-tokens", scheduler.max_num_batched_tokens,
-                       "tokens computed in one step, decoded ones first")
+                       "tokens computed in one step, decoded ones first; 512 on a CPU, 4096 on a GPU when not given")
             ->transform(whole_number(1, kMostBatchedTokens)));
   group(app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", prefix_caching,
                      "start from what requests before have computed (on)"));
   group(app.add_option("--record", record, "write an event log that `perigee replay` reproduces"));
 }
 
-EngineRun::EngineRun(const ModelFlags& model, const EngineFlags& flags)
+EngineRun::EngineRun(const ModelFlags& model, EngineFlags flags)
     : record_(flags.record.empty() ? nullptr : EventLog::to_file(flags.record)), runner_(model.load()) {
+  int& tokens = flags.scheduler.max_num_batched_tokens;
+  if (tokens == 0) tokens = std::max(suitable_batched_tokens(runner_.memory()), flags.scheduler.max_num_seqs);
   if (record_) log_ = std::make_unique<EventLog>(record_, header_of(model, flags, runner_));
   if (flags.prefix_caching)
     prefixes_ = std::make_unique<PrefixTree>(runner_.pool(), PrefixTreeOptions{.debug = model.debug_cache});
@@ -102,6 +104,7 @@ EngineRun::EngineRun(const boost::json::object& header, const std::string& name,
 }
 
 void EngineRun::start(const EngineFlags& flags, EventLog* log) {
+  scheduler_ = flags.scheduler;
   engine_ = std::make_unique<Engine>(
       runner_, prefixes_.get(),
       EngineOptions{.scheduler = flags.scheduler, .on_phase = flags.on_phase, .log = log});

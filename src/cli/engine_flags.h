@@ -12,7 +12,7 @@
 namespace perigee::cli {
 
 struct EngineFlags {
-  SchedulerOptions scheduler = {.max_num_seqs = 16};
+  SchedulerOptions scheduler = {.max_num_seqs = 16, .max_num_batched_tokens = 0};  // of tokens 0: as suits the device
   bool prefix_caching = true;
   std::string record;
   std::function<void(StepPhase)> on_phase = {};  // no flag: for measurements
@@ -23,19 +23,21 @@ struct EngineFlags {
 // Runner, prefix tree and engine, as flags ask for them.
 class EngineRun {
  public:
-  EngineRun(const ModelFlags& model, const EngineFlags& flags);
+  EngineRun(const ModelFlags& model, EngineFlags flags);
   // As a log's header tells; `log` gets what the engine does.
   EngineRun(const boost::json::object& header, const std::string& name, int threads, EventLog& log);
 
   Engine& engine() { return *engine_; }
   Runner& runner() { return runner_; }
   PrefixTree* prefixes() { return prefixes_.get(); }
+  const SchedulerOptions& scheduler() const { return scheduler_; }  // as it came out
 
  private:
   void start(const EngineFlags& flags, EventLog* log);
 
   EventLog::Sink record_;  // opened before the model is loaded
   Runner runner_;
+  SchedulerOptions scheduler_;
   std::unique_ptr<PrefixTree> prefixes_;
   std::unique_ptr<EventLog> log_;
   std::unique_ptr<Engine> engine_;

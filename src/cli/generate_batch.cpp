@@ -26,7 +26,7 @@ void BatchFlags::add_to(CLI::App& app) {
           ->check(not_empty()));
   group(app.add_option("--max-num-seqs", max_num_seqs, "answers computed at once")
             ->transform(whole_number(1, 256)));
-  group(app.add_option("--max-num-batched-tokens", max_num_batched_tokens, "tokens of one step")
+  group(app.add_option("--max-num-batched-tokens", max_num_batched_tokens, "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
             ->transform(whole_number(16, 1 << 20)));
   served.add_to(app);
 }
@@ -39,7 +39,9 @@ int generate_batch(const ModelFlags& model_flags, const BatchFlags& flags) {
   const serve::ServedModel model = flags.served.make(model_flags, chat, runner);
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = std::max(flags.max_num_batched_tokens, flags.max_num_seqs);
+  options.scheduler.max_num_batched_tokens = std::max(
+      flags.max_num_batched_tokens ? flags.max_num_batched_tokens : suitable_batched_tokens(runner.memory()),
+      flags.max_num_seqs);
   serve::EngineThread engine(runner, {.debug = model_flags.debug_cache}, true, options);
   serve::Api api(model, engine, {.max_requests = std::numeric_limits<int64_t>::max(), .access_log = false});
   std::optional<Progress> progress;

@@ -12,7 +12,7 @@ namespace perigee::cli {
 struct BatchFlags {
   std::string requests, answers;
   ServedModelFlags served;
-  int max_num_seqs = 16, max_num_batched_tokens = 512;
+  int max_num_seqs = 16, max_num_batched_tokens = 0;  // of tokens 0: as suits the device
 
   void add_to(CLI::App& app);
 };

@@ -28,7 +28,8 @@ struct Flags {
   ServedModelFlags served;
   std::string allowed_origins, metrics_compat = "none", config, log_level = "info";
   FamiliarFlags familiar;
-  int max_num_seqs = 64, max_num_batched_tokens = 512, shutdown_timeout = 30;
+  int max_num_seqs = 64, shutdown_timeout = 30;
+  int max_num_batched_tokens = 0;  // 0: as suits the device
   bool prefix_caching = true, no_prefix_caching = false, no_access_log = false;
 };
 
@@ -88,7 +89,8 @@ int run_serve(Flags& f) {
   chat.check_fits(runner.config());
   EngineOptions options;
   options.scheduler.max_num_seqs = f.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = std::max(f.max_num_batched_tokens, f.max_num_seqs);
+  options.scheduler.max_num_batched_tokens = std::max(
+      f.max_num_batched_tokens ? f.max_num_batched_tokens : suitable_batched_tokens(runner.memory()), f.max_num_seqs);
   const serve::ServedModel model = f.served.make(f.model, chat, runner);
   serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
                              options);
@@ -156,7 +158,7 @@ void add_flags(CLI::App& app, Flags& f) {
   in(kEngine, app.add_option("--max-num-seqs,--parallel", f.max_num_seqs, "answers computed at once")
                   ->transform(whole_number(1, 256)));
   in(kEngine, app.add_option("--max-num-batched-tokens,-b,--batch-size", f.max_num_batched_tokens,
-                             "tokens of one step")
+                             "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
                   ->transform(token_count(16, 1 << 20)));
   in(kEngine, app.add_flag("--enable-prefix-caching", f.prefix_caching,
                            "reuse the prefixes of earlier prompts (the default)"));

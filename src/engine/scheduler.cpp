@@ -28,6 +28,8 @@ int64_t tokens_left(const Sequence& s) { return s.cached->prompt_tokens() - s.ca
 
 }  // namespace
 
+int suitable_batched_tokens(const Memory& memory) { return memory.on_host() ? 512 : 4096; }
+
 Scheduler::Scheduler(CachePool& pool, PrefixTree* prefixes, SchedulerOptions options)
     : pool_(pool), prefixes_(prefixes), options_(std::move(options)) {
   const auto& o = options_;

@@ -26,32 +26,26 @@ void CudaBackend::kda_project(const KdaProjectArgs& args) {
   if (args.rows == 0) return;
   const KdaWeights& w = args.weights;
   const int64_t D = int64_t{args.config.num_heads} * kKdaHead;
+  const Arena::Scope scope(scratch_);
+  bf16* f = scratch_.take<bf16>(int64_t{args.rows} * w.f_a.out);
+  std::vector<Product> of_x, of_low;
   const Linear* const qkv[] = {&w.q, &w.k, &w.v};
   for (int part = 0; part < 3; ++part) {
-    const Linear& matrix = *qkv[part];
-    multiply({.w = matrix.weight,
-              .w_stride = matrix.in,
-              .x = args.x,
-              .x_stride = matrix.in,
-              .y_bf16 = args.conv_input + part * D,
-              .y_stride = 3 * D,
-              .rows = args.rows,
-              .outputs = matrix.out,
-              .k = matrix.in},
-             stream());
+    of_x.push_back(product(*qkv[part], args.x, args.rows, args.conv_input + part * D));
+    of_x.back().y_stride = 3 * D;
   }
-  const Arena::Scope scope(scratch_);
+  of_x.push_back(product(w.f_a, args.x, args.rows, f));
+  of_x.push_back(product(w.beta, args.x, args.rows, args.beta));
+  of_low.push_back(product(w.f_b, f, args.rows, args.g));
   if (args.config.full_rank_gate) {
-    multiply(w.gate, args.x, args.rows, args.gate, stream());
+    of_x.push_back(product(w.gate, args.x, args.rows, args.gate));
   } else {
-    bf16* low = scratch_.take<bf16>(int64_t{args.rows} * w.g_a.out);
-    multiply(w.g_a, args.x, args.rows, low, stream());
-    multiply(w.g_b, low, args.rows, args.gate, stream());
+    bf16* g = scratch_.take<bf16>(int64_t{args.rows} * w.g_a.out);
+    of_x.push_back(product(w.g_a, args.x, args.rows, g));
+    of_low.push_back(product(w.g_b, g, args.rows, args.gate));
   }
-  bf16* f = scratch_.take<bf16>(int64_t{args.rows} * w.f_a.out);
-  multiply(w.f_a, args.x, args.rows, f, stream());
-  multiply(w.f_b, f, args.rows, args.g, stream());
-  multiply(w.beta, args.x, args.rows, args.beta, stream());
+  multiply_all(of_x, stream());
+  multiply_all(of_low, stream());
   launch_kda_decay(args, stream());
 }
 

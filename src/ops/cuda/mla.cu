@@ -85,13 +85,14 @@ __global__ void __launch_bounds__(kThreads)
 void CudaBackend::mla_project(const MlaProjectArgs& a) {
   const MlaWeights& w = a.weights;
   if (a.rows == 0) return;
-  if (w.q_a.weight) multiply(w.q_a, a.x, a.rows, a.q_a, stream());
-  multiply(w.kv_a, a.x, a.rows, a.kv_a, stream());
-  if (w.gate.weight) multiply(w.gate, a.x, a.rows, a.gate, stream());
+  std::vector<Product> products{product(w.kv_a, a.x, a.rows, a.kv_a)};
+  if (w.q_a.weight) products.push_back(product(w.q_a, a.x, a.rows, a.q_a));
+  if (w.gate.weight) products.push_back(product(w.gate, a.x, a.rows, a.gate));
   if (w.indexer) {
-    multiply(w.indexer->k, a.x, a.rows, a.index_key, stream());
-    multiply(w.indexer->head_weight, a.x, a.rows, a.index_weight, stream());
+    products.push_back(product(w.indexer->k, a.x, a.rows, a.index_key));
+    products.push_back(product(w.indexer->head_weight, a.x, a.rows, a.index_weight));
   }
+  multiply_all(products, stream());
 }
 
 void CudaBackend::mla_query(const MlaQueryArgs& a) {

@@ -4,12 +4,14 @@
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/require.h"
 #include "ops/elementary.h"
 
 namespace perigee::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kOwn = 8;  // experts of a thread of route_kernel, at most
 
 unsigned blocks(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 
@@ -34,41 +36,50 @@ __device__ uint64_t candidate(float choice, int id) {
 }
 
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p) {
-  extern __shared__ float score[];  // [experts], then a flag a expert
-  __shared__ uint64_t best_of_warp[kThreads / kWarp];
-  uint8_t* chosen = reinterpret_cast<uint8_t*>(score + p.count);
+  extern __shared__ float score[];  // [experts]
+  __shared__ uint64_t best_of_warp[2][kThreads / kWarp];
+  __shared__ int picked[kThreads], ascending[kThreads];
   const int64_t row = blockIdx.x;
-  for (int e = threadIdx.x; e < p.count; e += kThreads) {
+  uint64_t own[kOwn];  // candidates of this thread; 0: taken, or none
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int e = i * kThreads + static_cast<int>(threadIdx.x);
+    own[i] = 0;
+    if (e >= p.count) continue;
     score[e] = sigmoid(p.logit[row * p.count + e]);
-    chosen[e] = 0;
+    own[i] = candidate(score[e] + p.bias[e], e);
   }
-  __syncthreads();
   for (int i = 0; i < p.k; ++i) {
-    uint64_t best = 0;
-    for (int e = threadIdx.x; e < p.count; e += kThreads) {
-      if (!chosen[e]) best = max(best, candidate(score[e] + p.bias[e], e));
-    }
+    uint64_t mine = own[0];
+#pragma unroll
+    for (int j = 1; j < kOwn; ++j) mine = max(mine, own[j]);
+    uint64_t best = mine;
     for (int stride = kWarp / 2; stride > 0; stride /= 2)
       best = max(best, __shfl_xor_sync(kAllLanes, best, stride));
-    if (threadIdx.x % kWarp == 0) best_of_warp[threadIdx.x / kWarp] = best;
+    if (threadIdx.x % kWarp == 0) best_of_warp[i % 2][threadIdx.x / kWarp] = best;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kThreads / kWarp; ++w) best = max(best, best_of_warp[w]);
-      chosen[0xFFFFFFFFu - static_cast<uint32_t>(best)] = 1;
-    }
-    __syncthreads();
+    best = best_of_warp[i % 2][0];
+#pragma unroll
+    for (int w = 1; w < kThreads / kWarp; ++w) best = max(best, best_of_warp[i % 2][w]);
+    if (mine != best) continue;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) own[j] = own[j] == best ? 0 : own[j];
+    picked[i] = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
   }
-  if (threadIdx.x != 0) return;
+  __syncthreads();
+  const int i = threadIdx.x;
+  if (i < p.k) {
+    int before = 0;
+    for (int j = 0; j < p.k; ++j) before += picked[j] < picked[i];
+    ascending[before] = picked[i];
+  }
+  __syncthreads();
+  if (i >= p.k) return;
   float total = 0.0f;
-  for (int e = 0, i = 0; i < p.k; ++e) {
-    if (!chosen[e]) continue;
-    p.experts[row * p.k + i++] = e;
-    total += score[e];
-  }
-  for (int i = 0; i < p.k; ++i) {
-    const float s = score[p.experts[row * p.k + i]];
-    p.weight[row * p.k + i] = (p.renormalize ? s / (total + 1e-20f) : s) * p.scale;
-  }
+  for (int j = 0; j < p.k; ++j) total += score[ascending[j]];
+  const int expert = ascending[i];
+  p.experts[row * p.k + i] = expert;
+  p.weight[row * p.k + i] = (p.renormalize ? score[expert] / (total + 1e-20f) : score[expert]) * p.scale;
 }
 
 // One block a row: y = rms(lane tree of routed; norm) → bf16, or the tree itself without a norm.
@@ -114,8 +125,13 @@ void CudaBackend::glu_mlp(const GluMlpArgs& a) {
 void CudaBackend::moe_route(const MoeRouteArgs& a) {
   const Arena::Scope scope(scratch_);
   const int experts = a.config.num_experts;
+  require(experts <= kOwn * kThreads, "moe_route: num_experts", experts, "at most 2,048");
+  require(a.config.experts_per_token <= kThreads, "moe_route: num_experts_per_token", a.config.experts_per_token,
+          "at most 256");
   float* logit = scratch_.take<float>(int64_t{a.rows} * experts);
-  multiply(a.weights.router, a.x, a.rows, logit, stream());
+  std::vector<Product> products{product(a.weights.router, a.x, a.rows, logit)};
+  if (a.config.latent_size) products.push_back(product(a.weights.latent_down, a.x, a.rows, a.z));
+  multiply_all(products, stream());
   const RouteParams p{.logit = logit,
                       .bias = a.weights.router_bias,
                       .experts = a.experts,
@@ -124,9 +140,8 @@ void CudaBackend::moe_route(const MoeRouteArgs& a) {
                       .k = a.config.experts_per_token,
                       .renormalize = a.config.renormalize,
                       .scale = a.config.routed_scaling_factor};
-  route_kernel<<<a.rows, kThreads, static_cast<size_t>(experts) * 5, stream()>>>(p);
+  route_kernel<<<a.rows, kThreads, experts * sizeof(float), stream()>>>(p);
   cuda_check(cudaGetLastError(), "launching moe_route");
-  if (a.config.latent_size) multiply(a.weights.latent_down, a.x, a.rows, a.z, stream());
 }
 
 void CudaBackend::moe_combine(const MoeCombineArgs& a) {

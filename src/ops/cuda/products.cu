@@ -20,14 +20,18 @@ struct ProductJob : DenseWeights<1>, Grid {
 
   template <int kOutputs, int kRows>
   __device__ bool begin() {
+    begin_at<kOutputs, kRows>(static_cast<int>(blockIdx.x));
+    return true;
+  }
+  template <int kOutputs, int kRows>
+  __device__ void begin_at(int block) {
     const int64_t batch = blockIdx.z;
     w[0] = p.w + batch * p.w_batch;
     stride = p.w_stride;
     outputs = p.outputs;
-    first_output = static_cast<int>(blockIdx.x) * kOutputs;
+    first_output = block * kOutputs;
     first_row = static_cast<int>(blockIdx.y) * kRows;
     p.x += batch * p.x_batch;
-    return true;
   }
   __device__ int k() const { return p.k; }
   __device__ const bf16* row(int r) const {
@@ -78,6 +82,27 @@ struct GluJob : DenseWeights<2>, Grid {
   }
 };
 
+// Several Products of the same number of rows and K, without batches, their blocks side by side.
+struct ProductsJob : ProductJob {
+  static constexpr int kMost = 8;
+  Product parts[kMost];
+  int first_block[kMost] = {};
+  int count = 0;
+
+  template <int kOutputs, int kRows>
+  __device__ bool begin() {
+    const int block = static_cast<int>(blockIdx.x);
+    p = parts[0];
+    int before = 0;
+#pragma unroll
+    for (int i = 1; i < kMost; ++i) {
+      if (i < count && block >= first_block[i]) p = parts[i], before = first_block[i];
+    }
+    begin_at<kOutputs, kRows>(block - before);
+    return true;
+  }
+};
+
 Product linear_product(const Linear& w, const bf16* x, int rows) {
   return {.w = w.weight,
           .w_stride = w.in,
@@ -114,15 +139,39 @@ void multiply(const Product& p, cudaStream_t stream) {
 }
 
 void multiply(const Linear& w, const bf16* x, int rows, bf16* y, cudaStream_t stream) {
-  Product p = linear_product(w, x, rows);
-  p.y_bf16 = y;
-  multiply(p, stream);
+  multiply(product(w, x, rows, y), stream);
+}
+void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t stream) {
+  multiply(product(w, x, rows, y), stream);
 }
 
-void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t stream) {
+void multiply_all(std::span<const Product> products, cudaStream_t stream) {
+  if (products.empty() || products[0].rows == 0) return;
+  const Product& first = products[0];
+  if (row_tile(first.rows) == kManyTile || products.size() > ProductsJob::kMost) {
+    for (const Product& p : products) multiply(p, stream);
+    return;
+  }
+  ProductsJob job;
+  int blocks = 0;
+  for (const Product& p : products) {
+    job.first_block[job.count] = blocks;
+    job.parts[job.count++] = p;
+    blocks += (p.outputs + kFewOutputs - 1) / kFewOutputs;
+  }
+  launch_product(job, {.outputs = blocks * kFewOutputs, .k = first.k, .row_tile = row_tile(first.rows), .rows = first.rows},
+                 stream);
+}
+
+Product product(const Linear& w, const bf16* x, int rows, bf16* y) {
+  Product p = linear_product(w, x, rows);
+  p.y_bf16 = y;
+  return p;
+}
+Product product(const Linear& w, const bf16* x, int rows, float* y) {
   Product p = linear_product(w, x, rows);
   p.y_fp32 = y;
-  multiply(p, stream);
+  return p;
 }
 
 void multiply_lanes(const Linear& w, const bf16* x, int rows, int lanes, float* partial,

@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 #include "ops/ops.h"
 
 namespace perigee::cuda {
@@ -26,8 +28,12 @@ struct Product {
 };
 
 void multiply(const Product& product, cudaStream_t stream);
+// The same for several products of one number of rows and one K, without batches: for few rows in one launch.
+void multiply_all(std::span<const Product> products, cudaStream_t stream);
 
 // The common cases: y[rows, w.out] = W x[rows, w.in].
+Product product(const Linear& w, const bf16* x, int rows, bf16* y);
+Product product(const Linear& w, const bf16* x, int rows, float* y);
 void multiply(const Linear& w, const bf16* x, int rows, bf16* y, cudaStream_t stream);
 void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t stream);
 // The lane rule: partial[lanes, rows, w.out], lane l over its block of w.in / lanes columns.

@@ -39,6 +39,7 @@ struct Row {
 
   __device__ float largest() const {
     float top = -__uint_as_float(0x7F800000u);
+#pragma unroll 8
     for (int v = threadIdx.x; v < vocab; v += kThreads) top = fmaxf(top, z(v));
     top = warp_max(top);
     __syncthreads();
@@ -52,6 +53,7 @@ struct Row {
   template <typename Keep>
   __device__ float sum_exp(int begin, int end, float top, const Keep& keep) const {
     float sum = 0.0f;
+#pragma unroll 8
     for (int v = begin + static_cast<int>(threadIdx.x); v < end; v += kThreads) {
       if (keep(ordered(z(v)), v)) sum += exp(z(v) - top);
     }
@@ -70,6 +72,7 @@ struct Row {
   template <typename Condition>
   __device__ int count(const Condition& condition) const {
     int n = 0;
+#pragma unroll 8
     for (int v = threadIdx.x; v < vocab; v += kThreads) n += condition(ordered(z(v)), v);
     for (int stride = kWarp / 2; stride > 0; stride /= 2) n += __shfl_xor_sync(kAllLanes, n, stride);
     __syncthreads();
@@ -173,6 +176,7 @@ __global__ void __launch_bounds__(kThreads)
 
   Best best{-__uint_as_float(0x7F800000u), 0x7FFFFFFF};
   if (p.temperature < kGreedyTemperature) {
+#pragma unroll 8
     for (int v = threadIdx.x; v < vocab; v += kThreads) best.take(row.z(v), v);
   } else {
     row.temperature = p.temperature;
