@@ -82,6 +82,8 @@ void CachedSequence::leave() {
 }
 
 void CachedSequence::keep(CheckpointReason reason, bool finished) {
+  check(cache_.length() <= static_cast<int64_t>(tokens_.size()),
+        "CachedSequence: a token was computed that append() was not told of");
   const std::span<const int32_t> known = std::span(tokens_).first(cache_.length());
   tree_->insert(scope_, known, cache_.rows(), finished);
   tree_->insert_checkpoint(scope_, known, cache_.checkpoint(), reason);

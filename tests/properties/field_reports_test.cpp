@@ -53,6 +53,7 @@ Left compute(Runner& runner, CachedSequence& s, std::span<const int32_t> tokens,
   }
   // One token more, so that the last full chunk's state is stored, however the prompt was cut.
   const int32_t next = 7;
+  s.append(next);
   EXPECT_TRUE(s.make_room(1));
   Batch batch;
   batch.add(s.cache(), std::span(&next, 1), 0, 1);
