@@ -23,7 +23,7 @@ template <int kRows, typename Job>
 void launch_few_rows(const Job& job, const Launch& l, cudaStream_t stream) {
   using Shape = FewRows<Job, kRows>;
   const int segments = segments_of(l.k);
-  const int bytes = segments * Shape::kWarpBytes + Job::block_bytes(Shape::kTileRows, l.k);
+  const int bytes = segments * Shape::kWarpBytes;
   static const cudaError_t raised = cudaFuncSetAttribute(
       few_rows_kernel<Job, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
@@ -47,8 +47,7 @@ void launch_product(const Job& job, const Launch& l, cudaStream_t stream) {
     cuda_check(raised, "cudaFuncSetAttribute");
     const dim3 grid((l.outputs + Shape::kOutputs - 1) / Shape::kOutputs,
                     l.tiles ? l.tiles : (l.rows + kManyTile - 1) / kManyTile, l.batches);
-    many_rows_kernel<Job><<<grid, kManyThreads, Shape::kBytes + Job::block_bytes(kManyTile, l.k), stream>>>(
-        job, segments_of(l.k));
+    many_rows_kernel<Job><<<grid, kManyThreads, Shape::kBytes, stream>>>(job, segments_of(l.k));
   }
   cuda_check(cudaGetLastError(), "launching a product");
 }

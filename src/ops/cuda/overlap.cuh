@@ -1,5 +1,5 @@
 // Programmatic dependent launch: a kernel that begins while the one before it in the stream still runs, reads what does
-// not come from that one (weights), and then waits for it.
+// not come from that one (weights), and then waits for it. GPUs before Hopper run one after the other.
 #pragma once
 
 #include "ops/cuda/cuda_check.h"
@@ -8,10 +8,18 @@ namespace perigee::cuda {
 
 // In the earlier kernel: the next may begin. It must not itself begin before the kernel before it has ended, so that the
 // next one may read what earlier kernels wrote.
-__device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void let_next_begin() {
+#if PERIGEE_SM90
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // In the later kernel: until the earlier one has ended. Nothing that it writes is read before.
-__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void wait_for_previous() {
+#if PERIGEE_SM90
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Launches the later kernel.
 template <typename Params>
@@ -19,13 +27,13 @@ void launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, size_t s
                         const Params& params) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  overlap.val.programmaticStreamSerializationAllowed = PERIGEE_SM90;
   const cudaLaunchConfig_t config{.gridDim = grid,
                                   .blockDim = dim3(threads),
                                   .dynamicSmemBytes = shared_bytes,
                                   .stream = stream,
                                   .attrs = &overlap,
-                                  .numAttrs = 1};
+                                  .numAttrs = PERIGEE_SM90};
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), "cudaLaunchKernelEx");
 }
 

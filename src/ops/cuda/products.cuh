@@ -1,15 +1,12 @@
-// The kernels of a product sum. One reads weights at the speed of memory for few rows, one tiles many rows;
-// both run the same chain of matrix instructions for an output element, so they give the same bits.
+// The kernels of a product with bf16 weights. One reads weights at the speed of memory for few rows, one tiles many; both
+// run the same chain of matrix instructions for an output element, so they give the same bits. On Hopper
+// many_rows_sm90.cuh replaces the second, but where rows of x are scattered.
 //
-// A Job says what is multiplied. Its tile of weights has rows of one matrix, or of two that are needed
-// together (gate and up: kMatrices = 2, alternating in groups of kGroup rows). It offers
-//   bool begin()                      false: nothing to do for this block
-//   int k()                           length of the sum, a multiple of 8
-//   int block_bytes(tile rows, k)     shared memory for what a block keeps besides, on the host
-//   void begin_block(shared, k)       fills that, by all threads
-//   void fetch(stage, …)              starts copying a tile of weights
-//   const bf16* weights(stage, …)     that tile as bf16, once it has come
-//   const bf16* row(r), any_row()     row r of the block's x, or null; some valid address
+// A Job says what is multiplied: DenseWeights (below), of which a tile has rows of one matrix, or of two that are needed
+// together (gate and up: kMatrices = 2, alternating in groups of kGroup rows), and
+//   bool begin()               false: nothing to do for this block
+//   int k()                    length of the sum, a multiple of 8
+//   const bf16* row(r), any_row()   row r of the block's x, or null; some valid address
 //   void finish(output, row, value[kMatrices])   `output` counts from the block's first
 #pragma once
 
@@ -72,10 +69,10 @@ constexpr int kFewOutputs = 16;
 template <typename Job, int kRows>
 struct FewRows {
   static constexpr int kTileRows = kFewOutputs * Job::kMatrices, kTiles = kRows / 8;
-  static constexpr int kWeightBytes = Job::template stage_bytes<kTileRows>();
+  static constexpr int kWeightBytes = kTileRows * kTileK * 2;
   static constexpr int kStageBytes = kWeightBytes + kRows * kTileK * 2;
   static constexpr int kStages = kMostSegments * kStageBytes > 48 * 1024 ? 3 : 4;  // what shared memory holds
-  static constexpr int kWarpBytes = kStages * kStageBytes + Job::template decoded_bytes<kTileRows>();
+  static constexpr int kWarpBytes = kStages * kStageBytes;
 };
 
 template <typename Job, int kRows>
@@ -87,7 +84,6 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
   const int length = job.k() / segments, begin = warp * length, end = begin + length;
   const int steps = (length + kTileK - 1) / kTileK;
   uint8_t* stages = memory + warp * Shape::kWarpBytes;
-  bf16* decoded = reinterpret_cast<bf16*>(stages + Shape::kStages * Shape::kStageBytes);
 
   const auto fetch = [&](int step) {
     if (step < steps) {
@@ -100,17 +96,13 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
     commit_copies();
   };
   for (int step = 0; step < Shape::kStages - 1; ++step) fetch(step);
-  job.template begin_block<Shape::kTileRows, kFewOutputs>(memory + segments * Shape::kWarpBytes, job.k());
-  if constexpr (Job::kDecodes) __syncthreads();
   float c[Job::kMatrices][Shape::kTiles][4] = {};
   for (int step = 0; step < steps; ++step) {
     wait_copies<Shape::kStages - 2>();
     __syncwarp();
     fetch(step + Shape::kStages - 1);  // into the stage that all lanes have read
     const uint8_t* stage = stages + step % Shape::kStages * Shape::kStageBytes;
-    const bf16* w = job.template weights<Shape::kTileRows, 32, kFewOutputs>(stage, decoded, lane,
-                                                                            begin + step * kTileK, end);
-    if constexpr (Job::kDecodes) __syncwarp();
+    const bf16* w = reinterpret_cast<const bf16*>(stage);
     const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
     const int inner = (min(kTileK, length - step * kTileK) + kStepK - 1) / kStepK;
     for_steps(inner, [&](int i) {
@@ -158,9 +150,9 @@ template <typename Job>
 struct ManyRows {
   static constexpr int kOutputs = kManyTile / Job::kMatrices;   // of a block
   static constexpr int kGroup = kWarpOutputs / Job::kMatrices;  // rows of one matrix side by side
-  static constexpr int kWeightBytes = Job::template stage_bytes<kManyTile>();
+  static constexpr int kWeightBytes = kManyTile * kTileK * 2;
   static constexpr int kStageBytes = kWeightBytes + kManyTile * kTileK * 2;
-  static constexpr int kBytes = kManyStages * kStageBytes + Job::template decoded_bytes<kManyTile>();
+  static constexpr int kBytes = kManyStages * kStageBytes;
 };
 
 template <typename Job>
@@ -172,7 +164,6 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
   const int warp_output = warp % 2 * kWarpOutputs, warp_row = warp / 2 * kWarpRows;
   const int length = job.k() / segments, steps_of_segment = (length + kTileK - 1) / kTileK;
   const int steps = segments * steps_of_segment;
-  bf16* decoded = reinterpret_cast<bf16*>(memory + kManyStages * Shape::kStageBytes);
   const auto k_of = [&](int step) {
     return step / steps_of_segment * length + step % steps_of_segment * kTileK;
   };
@@ -190,7 +181,6 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
     commit_copies();
   };
   for (int step = 0; step < kManyStages - 1; ++step) fetch(step);
-  job.template begin_block<kManyTile, Shape::kGroup>(memory + Shape::kBytes, job.k());
   constexpr int kM = kWarpOutputs / 16, kN = kWarpRows / 8;
   float c[kM][kN][4] = {}, sum[kM][kN][4];
   for (int step = 0; step < steps; ++step) {
@@ -198,9 +188,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
     __syncthreads();
     fetch(step + kManyStages - 1);
     const uint8_t* stage = memory + step % kManyStages * Shape::kStageBytes;
-    const bf16* w = job.template weights<kManyTile, kManyThreads, Shape::kGroup>(stage, decoded, threadIdx.x,
-                                                                                 k_of(step), end_of(step));
-    if constexpr (Job::kDecodes) __syncthreads();
+    const bf16* w = reinterpret_cast<const bf16*>(stage);
     const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
     const int in_segment = step % steps_of_segment;
     const int inner = (min(kTileK, length - in_segment * kTileK) + kStepK - 1) / kStepK;
@@ -247,24 +235,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) many_rows_kernel(Job job, int
   }
 }
 
-// --- Weights in bf16: copied as they are.
+// --- Weights.
 
 template <int kMatricesOfJob>
 struct DenseWeights {
   static constexpr int kMatrices = kMatricesOfJob;
-  static constexpr bool kDecodes = false;
-  template <int kTileRows>
-  static constexpr int stage_bytes() {
-    return kTileRows * kTileK * 2;
-  }
-  template <int kTileRows>
-  static constexpr int decoded_bytes() {
-    return 0;
-  }
-
-  static int block_bytes(int, int) { return 0; }
-  template <int kTileRows, int kGroup>
-  __device__ void begin_block(uint8_t*, int) {}
 
   const bf16* w[kMatricesOfJob] = {};  // at the block's first column
   int64_t stride = 0;
@@ -277,10 +252,6 @@ struct DenseWeights {
       const int output = first_output + at.output;
       return output < outputs ? pick(w, at.matrix) + output * stride : nullptr;
     });
-  }
-  template <int kTileRows, int kThreads, int kGroup>
-  __device__ const bf16* weights(const uint8_t* stage, bf16*, int, int, int) const {
-    return reinterpret_cast<const bf16*>(stage);
   }
 };
 
