@@ -1,9 +1,8 @@
-// sparse_attend and dense_attend of few rows, and of any number on GPUs without attend_sm90.cu. A walk (one
-// row, 16 heads, one attention lane, one segment) is shared by kBlocks blocks in three parts: logits and their
-// maxima, parallel over the tiles of keys; weights p̂ and what a tile rescales by, once the maxima of the tiles
-// before are known; values, parallel over slices of the latent's dimensions, each block walking all tiles in
-// order. Few rows run as one cluster a walk that passes from part to part by barriers, many rows as three
-// launches: the same sums either way.
+// sparse_attend and dense_attend: on Hopper by attend_few_sm90.cu and attend_sm90.cu, and for any GPU since sm_80 in three
+// launches. There a walk (one row, 16 heads, one attention lane, one segment) is shared by kBlocks blocks: logits and
+// their maxima, parallel over the tiles of keys; weights p̂ and what a tile rescales by, once the maxima of the tiles
+// before are known; values, parallel over slices of the latent's dimensions, each block walking all tiles in order. The
+// same sums everywhere.
 #include "ops/cuda/attend.cuh"
 
 #include <algorithm>
@@ -75,7 +74,6 @@ struct Shared {
   static constexpr int kSlices = kStages * kStageBytes;
   static constexpr int kTable = kSlices + 2 * kKeyTile * kSliceStride * 2;
   static constexpr int kValueBytes = kTable + kTableTiles * kKeyTile * 8;
-  static constexpr int kBytes = kLogitBytes > kValueBytes ? kLogitBytes : kValueBytes;
   static_assert(kTile % 16 == 0 && kLogit % 16 == 0 && kOwn % 16 == 0 && kStep % 16 == 0 &&
                 kStageBytes % 16 == 0 && kSlices % 16 == 0 && kTable % 16 == 0);
 };
@@ -272,18 +270,6 @@ __device__ void add_values(const Parameters& a, const BlockWalk& walk, int rank,
 }
 
 template <LatentFormat kFormat>
-__global__ void __launch_bounds__(kAttendThreads) attend_together_kernel(const Parameters a) {
-  extern __shared__ __align__(16) uint8_t memory[];
-  const BlockWalk walk(a);
-  const int rank = blockIdx.x % kBlocks;
-  make_logits<kFormat>(a, walk, rank, memory);
-  cluster_barrier();
-  make_weights(a, walk, rank);
-  cluster_barrier();
-  add_values<kFormat>(a, walk, rank, memory);
-}
-
-template <LatentFormat kFormat>
 __global__ void __launch_bounds__(kAttendThreads) attend_logits_kernel(const Parameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
   make_logits<kFormat>(a, BlockWalk(a), blockIdx.x % kBlocks, memory);
@@ -362,59 +348,49 @@ int device_attribute(cudaDeviceAttr attribute) {
 }
 
 template <typename Kernel>
-void launch(Kernel kernel, int64_t blocks, int shared_bytes, int cluster, const Parameters& p,
-            cudaStream_t stream) {
+void launch(Kernel kernel, int64_t blocks, int shared_bytes, const Parameters& p, cudaStream_t stream) {
   if (shared_bytes > 0) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                "cudaFuncSetAttribute of attend");
   }
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kAttendThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching attend");
+  kernel<<<static_cast<unsigned>(blocks), kAttendThreads, static_cast<size_t>(shared_bytes), stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching attend");
 }
 
 template <LatentFormat kFormat>
-void launch_parts(const Parameters& p, int64_t walks, bool together, cudaStream_t stream) {
-  constexpr int kBytes = Shared<kFormat>::kBytes;
+void launch_parts(const Parameters& p, int64_t walks, cudaStream_t stream) {
   const int64_t blocks = walks * kBlocks;
-  if (together) {
-    launch(attend_together_kernel<kFormat>, blocks, kBytes, kBlocks, p, stream);
-  } else {
-    launch(attend_logits_kernel<kFormat>, blocks, Shared<kFormat>::kLogitBytes, 1, p, stream);
-    launch(attend_weights_kernel, blocks, 0, 1, p, stream);
-    launch(attend_values_kernel<kFormat>, blocks, Shared<kFormat>::kValueBytes, 1, p, stream);
+  launch(attend_logits_kernel<kFormat>, blocks, Shared<kFormat>::kLogitBytes, p, stream);
+  launch(attend_weights_kernel, blocks, 0, p, stream);
+  launch(attend_values_kernel<kFormat>, blocks, Shared<kFormat>::kValueBytes, p, stream);
+}
+
+void launch_parts(const Parameters& p, int64_t walks, cudaStream_t stream) {
+  switch (p.pages.latent_format) {
+    case LatentFormat::kBf16:
+      return launch_parts<LatentFormat::kBf16>(p, walks, stream);
+    case LatentFormat::kFp8:
+      return launch_parts<LatentFormat::kFp8>(p, walks, stream);
+    case LatentFormat::kNvfp4:
+      return launch_parts<LatentFormat::kNvfp4>(p, walks, stream);
   }
 }
 
-void launch_parts(const Parameters& p, int64_t walks, bool together, cudaStream_t stream) {
-  switch (p.pages.latent_format) {
-    case LatentFormat::kBf16:
-      return launch_parts<LatentFormat::kBf16>(p, walks, together, stream);
-    case LatentFormat::kFp8:
-      return launch_parts<LatentFormat::kFp8>(p, walks, together, stream);
-    case LatentFormat::kNvfp4:
-      return launch_parts<LatentFormat::kNvfp4>(p, walks, together, stream);
-  }
+#if PERIGEE_SM90
+void launch_attend(const AttendParameters& p, int rows, cudaStream_t stream) {
+  if (!launch_attend_few(p, rows, stream)) launch_attend_rows(p, rows, stream);
 }
+#else
+void launch_attend(const AttendParameters&, int, cudaStream_t) {}  // of no GPU that this build is for
+#endif
 
 // All rows of a step; `p` lacks what depends on the launch.
 void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   const int64_t walks_of_row = int64_t{p.groups} * p.walks(), tiles = p.tiles;
-  const bool hopper = device_attribute(cudaDevAttrComputeCapabilityMajor) == 9, folded = p.walks() > 1;
-  const bool together = hopper && rows * walks_of_row * kBlocks <=
-                                      2 * device_attribute(cudaDevAttrMultiProcessorCount);
-  const bool by_rows = PERIGEE_SM90 && hopper && !together;
+  const bool hopper = PERIGEE_SM90 && device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  const bool folded = p.walks() > 1;
   const int64_t tile_bytes = kKeyTile * 8 + kHeads * (kKeyTile * (4 + 2) + 4 + int64_t{sizeof(Step)});
-  const int64_t walk_bytes = (by_rows ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
+  const int64_t walk_bytes = (hopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
   const int64_t at_once =
       walk_bytes == 0 ? rows : std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
   const int64_t walks = at_once * walks_of_row;
@@ -422,7 +398,7 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
     p.sums = scratch.take<float2>(walks * kHeads);
     p.value = scratch.take<float>(walks * kHeads * kLatentRank);
   }
-  if (!by_rows) {
+  if (!hopper) {
     p.work = {.record = scratch.take<const uint8_t*>(walks * tiles * kKeyTile),
               .logit = scratch.take<float2>(walks * tiles * kHeads * 32),
               .tile_max = scratch.take<float>(walks * tiles * kHeads),
@@ -432,10 +408,10 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   for (int64_t first = 0; first < rows; first += at_once) {
     const int now = static_cast<int>(std::min(at_once, rows - first));
     p.first_row = static_cast<int>(first);
-    if (by_rows) {
-      launch_attend_rows(p, now, stream);
+    if (hopper) {
+      launch_attend(p, now, stream);
     } else {
-      launch_parts(p, now * walks_of_row, together, stream);
+      launch_parts(p, now * walks_of_row, stream);
     }
     if (folded) {
       attend_fold_kernel<<<static_cast<unsigned>(now * p.heads), kFoldThreads, 0, stream>>>(p);

@@ -62,7 +62,33 @@ __device__ inline uint32_t rank_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// A barrier of all threads of the cluster.
+// What lies at the same place in block `rank` of the cluster.
+__device__ inline uint32_t shared_address_in(uint32_t rank, const void* p) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+  return there;
+}
+// Both arrive at the same place in block `rank`, whose `barrier` counts their bytes: who waits for it sees them. No fence
+// at cluster scope is needed (it costs a microsecond).
+__device__ inline void store_in(uint32_t rank, float4* to, const float4& x, CopyBarrier* barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          shared_address_in(rank, to)),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(shared_address_in(rank, barrier))
+      : "memory");
+}
+// `bytes` from here; written before a publish_to_products() and a barrier of the block. By one thread of a warp.
+__device__ inline void copy_in(uint32_t rank, const void* what, int bytes, CopyBarrier* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address_in(rank, what)),
+               "r"(shared_address(what)), "r"(bytes), "r"(shared_address_in(rank, barrier))
+               : "memory");
+}
+
+// A barrier of all threads of the cluster in two halves. It orders nothing but itself.
+__device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+// A barrier of all threads of the cluster; what one wrote before, all see after.
 __device__ inline void sync_cluster() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
