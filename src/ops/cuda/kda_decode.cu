@@ -268,6 +268,7 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
         sums_with_group(s, span, n, part);
       }
     }
+    commit_copies();
     wait_copies<0>();
     __syncthreads();
 
