@@ -8,6 +8,7 @@
 
 #include "bench/gpu/harness.h"
 #include "formats/mxfp4.h"
+#include "ops/cuda/experts.h"
 #include "ops/expert_addresses.h"
 
 namespace perigee::cuda::bench {
@@ -20,6 +21,7 @@ constexpr int64_t kMatrix = int64_t{kIn} * kInter;
 struct Goal {
   int rows;
   double target, peer;
+  const char* bound_by;  // as Nsight Compute showed on 2026-11-30
 };
 
 std::vector<int32_t> draw(int rows, std::mt19937& random) {
@@ -54,7 +56,12 @@ void experts(Bench& bench) {
   weights.addresses = addresses.data();
   const MoeConfig config{.num_experts = kExperts, .experts_per_token = kChoices, .intermediate_size = kInter};
   std::mt19937 random(1);
-  for (const Goal goal : {Goal{1, 16, 68}, Goal{8, 90, 176}, Goal{64, 420, 844}, Goal{8192, 3000, 7100}}) {
+  const Goal goals[] = {
+      {1, 16, 68, "latency: 28 chunks of eight dependent matrix instructions at 3 warps a scheduler; two launches"},
+      {8, 90, 176, "latency: DRAM 57 % busy in the first product; 2.2 waves of blocks, each waits for its first weights"},
+      {64, 420, 844, "instructions: decoding e2m1 keeps the integer pipe two thirds busy while blocks run"},
+      {8192, 3000, 7100, "arrival of gathered rows of x: multipliers wait 29 % of the first product; tensor pipe 29 % busy"}};
+  for (const Goal& goal : goals) {
     const int rows = goal.rows, sets = rows == 1 ? 32 : rows == 8 ? 8 : 2;
     const std::vector<int32_t> chosen = draw(rows * sets, random);
     double used = 0;
@@ -66,19 +73,20 @@ void experts(Bench& bench) {
     const DeviceArray<float> factors = random_floats(int64_t{rows} * kChoices, 0.01f, 0.06f);
     const DeviceArray<bf16> z = random_bf16(int64_t{rows} * kIn);
     DeviceArray<float> partial(static_cast<size_t>(rows) * kIn);
-    const double us = bench.microseconds(sets, [&](int set) {
-      bench.backend().moe_experts({.weights = weights,
-                                   .config = config,
-                                   .activation = {.kind = Activation::kSitu},
-                                   .z = z.data(),
-                                   .experts = ids.data() + int64_t{set} * rows * kChoices,
-                                   .expert_weight = factors.data(),
-                                   .partial = partial.data(),
-                                   .rows = rows,
-                                   .in = kIn,
-                                   .lanes = 1,
-                                   .lanes_expert = false});
-    });
+    const auto args = [&](int set) {
+      return MoeExpertsArgs{.weights = weights,
+                            .config = config,
+                            .activation = {.kind = Activation::kSitu},
+                            .z = z.data(),
+                            .experts = ids.data() + int64_t{set} * rows * kChoices,
+                            .expert_weight = factors.data(),
+                            .partial = partial.data(),
+                            .rows = rows,
+                            .in = kIn,
+                            .lanes = 1,
+                            .lanes_expert = false};
+    };
+    const double us = bench.microseconds(sets, [&](int set) { bench.backend().moe_experts(args(set)); });
     const double bytes = used * 3.0 * static_cast<double>(kMatrix) * (0.5 + 1.0 / kMxfp4Block);
     const double flops = 2.0 * 3 * static_cast<double>(kMatrix) * rows * kChoices;
     bench.add({.name = fmt::format("experts_{}", rows),
@@ -86,7 +94,15 @@ void experts(Bench& bench) {
                .limit = std::max(bench.limit_of_bytes(bytes), Bench::limit_of_flops(flops)),
                .target = goal.target,
                .peer = "public H200",
-               .peer_value = goal.peer});
+               .peer_value = goal.peer,
+               .bound_by = goal.bound_by});
+    if (rows != 8192) continue;
+    const int64_t entries = int64_t{rows} * kChoices;
+    const DeviceArray<bf16> down = random_bf16(entries * kIn);
+    bench.add({.name = "experts_8192_combine",
+               .value = bench.microseconds(sets,
+                                           [&](int set) { sum_experts(args(set), down.data(), bench.stream()); }),
+               .limit = bench.limit_of_bytes(static_cast<double>(entries) * kIn * 2 + 4.0 * rows * kIn)});
   }
 }
 

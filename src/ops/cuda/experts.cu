@@ -5,8 +5,8 @@
 
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/experts_grouping.cuh"
-#include "ops/cuda/experts_mxfp4.h"
 #include "ops/cuda/launch_products.cuh"
 #include "ops/cuda/require.h"
 #include "ops/expert_addresses.h"
@@ -81,31 +81,6 @@ struct DownJob : DenseWeights<1> {
     down[(entry * lanes + blockIdx.z) * outputs + output] = float_to_bf16(value[0]);
   }
 };
-
-struct SumParams {
-  const bf16* down;  // [entries, down_lanes, in]
-  const int32_t* experts;
-  const float* weight;
-  float* partial;  // [lanes, R, in]
-  int rows, choices, in, down_lanes;
-  int experts_per_lane;  // lanes are blocks of expert ids; 0: of columns
-};
-
-// partial = Σ weight · down in ascending expert id.
-__global__ void sum_kernel(const SumParams p) {
-  const int d = blockIdx.x * kThreads + threadIdx.x, row = blockIdx.y, lane = blockIdx.z;
-  if (d >= p.in) return;
-  float y = 0.0f;
-  for (int i = 0; i < p.choices; ++i) {
-    const int64_t entry = int64_t{row} * p.choices + i;
-    if (p.experts_per_lane && p.experts[entry] / p.experts_per_lane != lane) continue;
-    const int64_t at = (entry * p.down_lanes + (p.experts_per_lane ? 0 : lane)) * p.in + d;
-    y = __fmaf_rn(p.weight[entry], bf16_to_float(p.down[at]), y);
-  }
-  p.partial[(int64_t{lane} * p.rows + row) * p.in + d] = y;
-}
-
-
 
 #if PERIGEE_SM90
 // Many rows: products of many_rows_sm90.cuh over tiles of one expert, whose rows of x are brought side by side first.
@@ -196,20 +171,6 @@ bool many_dense_experts(const MoeExpertsArgs& a, const Grouping& grouping, bf16*
 }
 #endif
 
-void launch_sum(const MoeExpertsArgs& a, const bf16* down, int lanes, cudaStream_t stream) {
-  const SumParams sum{.down = down,
-                      .experts = a.experts,
-                      .weight = a.expert_weight,
-                      .partial = a.partial,
-                      .rows = a.rows,
-                      .choices = a.config.experts_per_token,
-                      .in = a.in,
-                      .down_lanes = lanes,
-                      .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
-  sum_kernel<<<dim3((a.in + kThreads - 1) / kThreads, a.rows, a.lanes), kThreads, 0, stream>>>(sum);
-  cuda_check(cudaGetLastError(), "launching the sum over experts");
-}
-
 void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) {
   const int choices = a.config.experts_per_token, entries = a.rows * choices, count = a.config.num_experts;
   const int intermediate = a.config.intermediate_size, lanes = a.lanes_expert ? 1 : a.lanes;
@@ -221,7 +182,7 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
 
 #if PERIGEE_SM90
   if (tile == kManyTile && lanes == 1 && many_dense_experts(a, grouping, act, down, scratch, stream)) {
-    launch_sum(a, down, lanes, stream);
+    sum_experts(a, down, stream);
     return;
   }
 #endif
@@ -249,7 +210,7 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
       second,
       {.outputs = a.in, .k = intermediate / lanes, .row_tile = tile, .tiles = grouping.most_tiles, .batches = lanes},
       stream);
-  launch_sum(a, down, lanes, stream);
+  sum_experts(a, down, stream);
 }
 
 }  // namespace

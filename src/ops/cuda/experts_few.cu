@@ -2,7 +2,7 @@
 
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/experts_grouping.cuh"
-#include "ops/cuda/experts_mxfp4.h"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/mxfp4_fragments.cuh"
 #include "ops/cuda/overlap.cuh"
 

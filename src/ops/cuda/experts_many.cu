@@ -1,4 +1,4 @@
-// A block computes up to 192 entries of one expert by 192 rows of its weights at a time. Three warpgroups multiply: their
+// A block computes up to 160 entries of one expert by 192 rows of its weights at a time. Three warpgroups multiply: their
 // weights come from memory into registers, where they become fragments; the entries' rows of x come, by a fourth
 // warpgroup, into a ring of stages of one chunk of K. x lies in memory in the order in which the instructions take it
 // (place_in_chunk), padded with zeros to whole chunks.
@@ -6,14 +6,14 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/experts_grouping.cuh"
-#include "ops/cuda/experts_mxfp4.h"
+#include "ops/cuda/experts.h"
 #include "ops/cuda/mxfp4_fragments.cuh"
 #include "ops/cuda/wgmma.cuh"
 
 namespace perigee::cuda {
 namespace {
 
-constexpr int kMostRows = 160;  // entries of a block
+constexpr int kMostRows = 160;   // entries of a block
 constexpr int kRowStep = 32;    // they are computed in multiples of this
 constexpr int kMultipliers = 3; // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
@@ -267,35 +267,6 @@ __global__ void reorder_kernel(const bf16* from, bf16* to, int width) {
   out[place_in_chunk(k + 3) / 2] = __byte_perm(v.y, v.w, 0x7632);
 }
 
-struct SumParams {
-  const bf16* down;       // [entries, column lanes, in]
-  const int32_t* experts;
-  const float* weight;
-  float* partial;  // [lanes, R, in]
-  int rows, choices, in, column_lanes;
-  int experts_per_lane;  // lanes are blocks of expert ids; 0: of columns
-};
-
-// partial = Σ weight · down in ascending expert id, eight outputs a thread.
-__global__ void sum_kernel(const SumParams p) {
-  const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y, lane = blockIdx.z;
-  if (d >= p.in) return;
-  float y[8] = {};
-  for (int i = 0; i < p.choices; ++i) {
-    const int64_t entry = int64_t{row} * p.choices + i;
-    if (p.experts_per_lane && p.experts[entry] / p.experts_per_lane != lane) continue;
-    const int64_t at = (entry * p.column_lanes + (p.experts_per_lane ? 0 : lane)) * p.in + d;
-    const uint4 v = *reinterpret_cast<const uint4*>(p.down + at);
-    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      y[j] = __fmaf_rn(p.weight[entry], bf16_to_float(static_cast<bf16>(words[j / 2] >> j % 2 * 16)), y[j]);
-  }
-  float4* to = reinterpret_cast<float4*>(p.partial + (int64_t{lane} * p.rows + row) * p.in + d);
-  to[0] = make_float4(y[0], y[1], y[2], y[3]);
-  to[1] = make_float4(y[4], y[5], y[6], y[7]);
-}
-
 template <typename Pass>
 void launch(const Params& p, int parts, int batches, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
@@ -352,18 +323,7 @@ void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) 
                 .activation = a.activation,
                 .y_lane = 0},
                kDownParts, column_lanes, stream);
-  const SumParams sum{.down = down,
-                      .experts = a.experts,
-                      .weight = a.expert_weight,
-                      .partial = a.partial,
-                      .rows = a.rows,
-                      .choices = choices,
-                      .in = a.in,
-                      .column_lanes = column_lanes,
-                      .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
-  constexpr int kSumThreads = 128, kOutputsOfBlock = kSumThreads * 8;
-  sum_kernel<<<dim3((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes), kSumThreads, 0, stream>>>(sum);
-  cuda_check(cudaGetLastError(), "launching the sum over experts");
+  sum_experts(a, down, stream);
 }
 
 }  // namespace perigee::cuda
