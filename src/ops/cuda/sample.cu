@@ -28,14 +28,16 @@ struct Kept {
   }
 };
 
+// A row's logits, or, kScaled, those divided by the temperature.
+template <bool kScaled>
 struct Row {
   const float* logits;
-  float temperature;  // logits are divided by it
+  float temperature;
   int vocab;
   float* of_warp;    // [warps] shared
   int* int_of_warp;  // [warps] shared
 
-  __device__ float z(int v) const { return logits[v] / temperature; }
+  __device__ float z(int v) const { return kScaled ? logits[v] / temperature : logits[v]; }
 
   __device__ float largest() const {
     float top = -__uint_as_float(0x7F800000u);
@@ -138,7 +140,8 @@ struct Best {
   }
 };
 
-__device__ Best block_best(Best best, const Row& row) {
+template <bool kScaled>
+__device__ Best block_best(Best best, const Row<kScaled>& row) {
   for (int stride = kWarp / 2; stride > 0; stride /= 2) {
     const float v = __shfl_xor_sync(kAllLanes, best.value, stride);
     const int i = __shfl_xor_sync(kAllLanes, best.id, stride);
@@ -169,17 +172,17 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int int_of_warp[kThreads / kWarp];
   const SampleRow& in = rows[blockIdx.x];
   const SampleParams& p = in.params;
-  Row row{logits + int64_t{blockIdx.x} * vocab, 1.0f, vocab, of_warp, int_of_warp};
+  const Row<false> raw{logits + int64_t{blockIdx.x} * vocab, 1.0f, vocab, of_warp, int_of_warp};
   const auto all = [](uint32_t, int) { return true; };
-  const float raw_top = row.largest();
-  const float log_norm = row.log_sum_exp(raw_top, lanes, all);
+  const float raw_top = raw.largest();
+  const float log_norm = raw.log_sum_exp(raw_top, lanes, all);
 
   Best best{-__uint_as_float(0x7F800000u), 0x7FFFFFFF};
   if (p.temperature < kGreedyTemperature) {
 #pragma unroll 8
-    for (int v = threadIdx.x; v < vocab; v += kThreads) best.take(row.z(v), v);
+    for (int v = threadIdx.x; v < vocab; v += kThreads) best.take(raw.z(v), v);
   } else {
-    row.temperature = p.temperature;
+    const Row<true> row{raw.logits, p.temperature, vocab, of_warp, int_of_warp};
     const float top = row.largest();
     Kept kept;
     if (p.top_k > 0 && p.top_k < vocab) kept = row.keep_k(p.top_k);
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
       best.take((z - norm) - log(-log(uniform_open(words[v % 4]))), v);
     }
   }
-  best = block_best(best, row);
+  best = block_best(best, raw);
   if (threadIdx.x == 0) results[blockIdx.x] = {best.id == 0x7FFFFFFF ? 0 : best.id, log_norm};
 }
 
