@@ -40,7 +40,11 @@ __device__ inline void wait_barrier(CopyBarrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again:\n"
+#if __CUDA_ARCH__ >= 900
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#else
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#endif
       "@!done bra again;\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
@@ -55,6 +59,26 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, 
       "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
       "l"(&map), "r"(i), "r"(j), "r"(k), "r"(l), "r"(shared_address(barrier)), "h"(blocks)
       : "memory");
+}
+
+// `bytes` bytes, a multiple of 16, of device memory; addresses are 16-byte aligned. `barrier` counts them.
+__device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// The same to every block of the cluster that `blocks` has a bit of, as copy_box.
+__device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
+// Arrives when the copies that this thread made before by copy_16 (mma.cuh) have come, as one of the expected arrivals.
+__device__ inline void arrive_after_copies(CopyBarrier* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 __device__ inline uint32_t rank_in_cluster() {

@@ -41,7 +41,8 @@ struct KdaTile {
   SplitB M[2][32];             // M' as B[k = j, n = i]: [tile of i]
   float decay[kKdaHead];       // e^{G_15}; of a whole chunk
   float beta[kChunk];          // of new rows; 0
-  float T[kChunk][kChunk];     // zero beyond the diagonal and in rows that do not exist
+  // For the ring alone; the walk does without.
+  float T[kChunk][kChunk];     // zero beyond the diagonal and in rows that do not exist; where rows are kept
 };
 
 // Tiles of one step. A sequence has one for each chunk from its base on. Its rows alone bound their number:
@@ -75,6 +76,7 @@ struct KdaChunkLaunch {
 // be what the kernel before it writes.
 void launch_kda_decode(const KdaChunkLaunch& launch, cudaStream_t stream);
 void launch_kda_chunk_rows(const KdaChunkLaunch& launch, cudaStream_t stream);
+// After kda_chunk_rows, which reads rows whose places in the ring this one takes.
 void launch_kda_chunk_state(const KdaChunkLaunch& launch, cudaStream_t stream);
 
 }  // namespace perigee::cuda
