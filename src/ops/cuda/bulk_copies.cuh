@@ -61,14 +61,8 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, 
       : "memory");
 }
 
-// `bytes` bytes, a multiple of 16, of device memory; addresses are 16-byte aligned. `barrier` counts them.
-__device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
-// The same to every block of the cluster that `blocks` has a bit of, as copy_box.
+// `bytes` bytes of device memory, a multiple of 16, to the same place in every block of the cluster that `blocks` has a
+// bit of, as copy_box. Addresses are 16-byte aligned.
 __device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier, uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::

@@ -22,8 +22,14 @@ constexpr int kColumns = 16, kSlices = kKdaHead / kColumns;  // of a block; bloc
 constexpr int kWarpKeys = kKdaHead / kStateWarps;            // key channels a warp has
 constexpr int kSteps = kWarpKeys / 16;                       // of a product over them
 constexpr int kTileBytes = offsetof(KdaTile, T);
-constexpr int kRowBytes = kColumns * sizeof(bf16);
 static_assert(kTileBytes % 16 == 0 && sizeof(KdaTile) % 16 == 0);
+
+// At a stage's barrier, beside the lanes that copy: of the one that announces the bytes of a tile.
+#if __CUDA_ARCH__ >= 900
+constexpr int kTileArrivals = 1;
+#else
+constexpr int kTileArrivals = 0;
+#endif
 
 template <int kStages>
 struct WalkShared {
@@ -276,28 +282,27 @@ __device__ void copy_chunks(WalkShared<kStages>& s, const Walk& walk, const KdaC
     const int stage = place.stage;
     const ChunkSpan span = walk.span(chunk);
     const KdaTile* tile = walk.tiles + int64_t{chunk} * a.head_count;
-    const bf16* v = a.v + walk.row(span) * walk.D + walk.column;
     if (chunk >= kStages) wait_barrier(&s.free[stage], place.parity ^ 1);
 #if __CUDA_ARCH__ >= 900
-    const int fresh = span.rows > span.old ? span.rows - span.old : 0;
     if (lane == 0) {
-      arrive_expecting(&s.full[stage], kTileBytes + fresh * kRowBytes);
+      arrive_expecting(&s.full[stage], kTileBytes);
       arrive_at(&s.ready[stage], 0);
-    }
-    __syncwarp();
-    if (lane < kChunk && span.is_new(lane))
-      copy_bytes(&s.v[stage][lane / kGroup][lane % kGroup * kColumns], v + lane * walk.D, kRowBytes, &s.full[stage]);
-    if (lane == 0 && rank_in_cluster() == 0) {
-      wait_barrier(&s.ready[stage], place.parity);
-      copy_bytes(s.tile[stage], tile, kTileBytes, &s.full[stage], (1 << kSlices) - 1);
     }
 #else
     for (int n = lane; n < kTileBytes / 16; n += kWarp)
       copy_16(s.tile[stage] + 16 * n, reinterpret_cast<const unsigned char*>(tile) + 16 * n, true);
-    const int i = lane / 2, half = lane % 2 * kPiece;
-    if (span.is_new(i))
-      copy_16(&s.v[stage][i / kGroup][i % kGroup * kColumns + half], v + i * walk.D + half, true);
+#endif
+    const int i = lane / 2, half = lane % 2 * kPiece;  // of a row of v
+    if (span.is_new(i)) {
+      copy_16(&s.v[stage][i / kGroup][i % kGroup * kColumns + half],
+              a.v + (walk.row(span) + i) * walk.D + walk.column + half, true);
+    }
     arrive_after_copies(&s.full[stage]);
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0 && rank_in_cluster() == 0) {
+      wait_barrier(&s.ready[stage], place.parity);
+      copy_bytes(s.tile[stage], tile, kTileBytes, &s.full[stage], (1 << kSlices) - 1);
+    }
 #endif
   }
 }
@@ -338,12 +343,8 @@ __global__ void __launch_bounds__(kThreads) kda_chunk_state_kernel(const KdaChun
   if (kda_decodes(walk.sequence)) return;  // as all blocks of the cluster
   if (threadIdx.x == 0) {
     for (int n = 0; n < kStages; ++n) {
-#if __CUDA_ARCH__ >= 900
-      init_barrier(&s.full[n], 1);
+      init_barrier(&s.full[n], kWarp + kTileArrivals);
       init_barrier(&s.ready[n], kSlices);
-#else
-      init_barrier(&s.full[n], kWarp);
-#endif
       init_barrier(&s.free[n], kUsers);
     }
 #if __CUDA_ARCH__ >= 900
