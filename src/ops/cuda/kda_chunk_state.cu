@@ -213,8 +213,8 @@ __device__ void walk_state(WalkShared<kStages>& s, const Walk& walk) {
         for (int e = 0; e < 2; ++e) {
           const int i = sixteen(h, 2 * c + e);
           if (warp != h * 2 + e || !span.is_new(i) || span.start + i < walk.kept_from) continue;
-          *reinterpret_cast<float2*>(walk.slot.w + ring_row(span.start + i) * walk.D + column) = {w[h][e],
-                                                                                                w[h][2 + e]};
+          *reinterpret_cast<float2*>(walk.slot.w + ring_row(span.start + i) * walk.D + column) = {
+              w[h][e], w[h][2 + e]};
         }
       }
     }
@@ -231,8 +231,7 @@ __device__ void walk_state(WalkShared<kStages>& s, const Walk& walk) {
         float added[4] = {};
         add_split(added, w_operand, commit[step][h]);
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
-          S[step][h][n] = __fmaf_rn(of_key[2 * h + n % 2], S[step][h][n], added[n]);
+        for (int n = 0; n < 4; ++n) S[step][h][n] = __fmaf_rn(of_key[2 * h + n % 2], S[step][h][n], added[n]);
       }
     }
     if (stores) {
@@ -267,8 +266,8 @@ __device__ void make_output(WalkShared<kStages>& s, const Walk& walk, float* out
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (span.is_new(rows[e]))
-        *reinterpret_cast<float2*>(out + (walk.row(span) + rows[e]) * walk.D + walk.column + 2 * r) = {o[e],
-                                                                                                      o[2 + e]};
+        *reinterpret_cast<float2*>(out + (walk.row(span) + rows[e]) * walk.D + walk.column + 2 * r) = {
+            o[e], o[2 + e]};
     }
   }
 }
@@ -390,8 +389,8 @@ Device this_device() {
 template <int kStages>
 void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream) {
   constexpr int kBytes = sizeof(WalkShared<kStages>);
-  static const cudaError_t raised = cudaFuncSetAttribute(
-      kda_chunk_state_kernel<kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static const cudaError_t raised = cudaFuncSetAttribute(kda_chunk_state_kernel<kStages>,
+                                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -404,7 +403,8 @@ void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = clusters ? 1 : 0;
-  cuda_check(cudaLaunchKernelEx(&config, kda_chunk_state_kernel<kStages>, parameters), "launching kda_chunk_state");
+  cuda_check(cudaLaunchKernelEx(&config, kda_chunk_state_kernel<kStages>, parameters),
+             "launching kda_chunk_state");
 }
 
 }  // namespace
