@@ -4,6 +4,8 @@
 #include "ops/cuda/kda.h"
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/elementary.h"
 
@@ -23,11 +25,7 @@ struct alignas(8) Four {
 
 __device__ Four load(const bf16* from) { return *reinterpret_cast<const Four*>(from); }
 __device__ void store(bf16* to, const float (&x)[kPerThread]) {
-  Four y;
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-    y.pair[n] = float_to_bf16(x[2 * n]) | uint32_t{float_to_bf16(x[2 * n + 1])} << 16;
-  *reinterpret_cast<Four*>(to) = y;
+  *reinterpret_cast<Four*>(to) = {{bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3])}};
 }
 
 unsigned blocks(int64_t work, int64_t of_block) {
@@ -68,9 +66,7 @@ struct ConvParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters a) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // kda_decode starts with what it needs no q, k, v for
-#endif
+  let_next_begin();  // kda_decode starts with what it needs no q, k, v for
   const int unit = blockIdx.y * kWarps + threadIdx.x / kWarp;
   if (unit >= 3 * a.heads) return;
   const int part = unit / a.heads, head = unit % a.heads;
@@ -89,13 +85,19 @@ __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters
   const int first = blockIdx.x * a.run, end = min(first + a.run, a.rows.rows);
   Four window[kTaps];  // the last is the row's own
   Four next = input(first);
+  int index = 0, sequence_end = 0;  // of the row's sequence
+  SequenceRows sequence{};
   for (int row = first; row < end; ++row) {
-    const int index = a.rows.sequence_of_row[row];
-    const SequenceRows sequence = a.rows.sequences[index];
+    const bool enters = row >= sequence_end;
+    if (enters) {
+      index = a.rows.sequence_of_row[row];
+      sequence = a.rows.sequences[index];
+      sequence_end = sequence.first_row + sequence.rows;
+    }
     const int i = row - sequence.first_row;
     const Four own = next;
     if (row + 1 < end) next = input(row + 1);
-    if (row == first || i == 0) {
+    if (enters) {
 #pragma unroll
       for (int back = 1; back < kTaps; ++back) {
         const int64_t position = sequence.start + i - back;

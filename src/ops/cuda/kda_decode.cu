@@ -9,6 +9,7 @@
 #include "ops/cuda/fragments.cuh"
 #include "ops/cuda/kda_chunk.cuh"
 #include "ops/cuda/kda_terms.cuh"
+#include "ops/cuda/overlap.cuh"
 
 namespace perigee::cuda {
 namespace {
@@ -47,13 +48,6 @@ __device__ float4& at_lane(float (&row)[kKdaHead]) {
 }
 __device__ uint2& at_lane(bf16 (&row)[kKdaHead]) {
   return *reinterpret_cast<uint2*>(&row[4 * (threadIdx.x % kWarp)]);
-}
-
-// The kernel ahead has ended, and what it wrote is there.
-__device__ void await_kernel_ahead() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // One warp: M and A of new row n with the rows of one group.
@@ -201,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
       key[m] = load_key(slot.k, slot.g, at * D + head_column);
       T[m] = slot.T[(int64_t{at} * a.heads + head) * kChunk + lane % kChunk];
     }
-    if (chunk == 0) await_kernel_ahead();
+    if (chunk == 0) wait_for_previous();
     uint2 query[kRowsOfWarp] = {};
     float v[2][2] = {};  // [row 2c + e][column]
 #pragma unroll
@@ -418,7 +412,7 @@ void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream
   cuda_check(raised, "cudaFuncSetAttribute");
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].val.programmaticStreamSerializationAllowed = PERIGEE_SM90;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {kSlices, 1, 1};
   cudaLaunchConfig_t config{};
