@@ -9,7 +9,7 @@
 
 #if PERIGEE_SM90
 
-#include "ops/cuda/block_barrier.cuh"
+#include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/latent_loader.cuh"
 #include "ops/cuda/wgmma.cuh"
@@ -38,8 +38,8 @@ struct Memory {
   bf16 keys[2][kLatentTiles][kTileValues];
   State state[2][kHeads];
   // Of the buffers: keys have come; both warpgroups are done; p̂ and state have been written.
-  BlockBarrier full[2], free[2], weighted[2];
-  BlockBarrier query_full, query_free;
+  CopyBarrier full[2], free[2], weighted[2];
+  CopyBarrier query_full, query_free;
 };
 
 // The walks of a launch, in an order in which blocks that run together share keys.
@@ -78,7 +78,7 @@ class Multiplier {
     for (int j = 0; j < kHalfDims / 2; ++j) z_[0][j] = z_[1][j] = 0.0f;
     heads_ = {.max = {-infinity(), -infinity()}, .sum = {0.0f, 0.0f}, .rescale = {0.0f, 0.0f}};
     if (walk.tiles > 0) {
-      m_.query_full.wait(query_phase_);
+      wait_barrier(&m_.query_full, query_phase_);
       int tile = 0;
       for (; tile + 1 < walk.tiles; tile += 2) add_two(walk, tile);
       if (tile < walk.tiles) add_last(walk, tile);
@@ -117,7 +117,7 @@ class Multiplier {
       make_weights<0>(walk.keys - tile * kKeyTile, weight);
       add_own<0>(weight);
     } else {
-      if (walk.tiles == 1) m_.query_free.arrive_warp();
+      if (walk.tiles == 1) arrive_warp(&m_.query_free);
       take_state<0>();
       start_other<0>();
       finish<0>();
@@ -127,7 +127,7 @@ class Multiplier {
   // s = q·k of the tile in buffer kBuffer.
   template <int kBuffer>
   __device__ void make_logits(bool last) {
-    m_.full[kBuffer].wait(phase_[kBuffer]);
+    wait_barrier(&m_.full[kBuffer], phase_[kBuffer]);
 #pragma unroll
     for (float& s : s_) s = 0.0f;
     start_products();
@@ -141,7 +141,7 @@ class Multiplier {
     commit_products();
     wait_products<0>();
     pin(s_);
-    if (last) m_.query_free.arrive_warp();
+    if (last) arrive_warp(&m_.query_free);
   }
 
   // From logits and the state before the tile to p̂ and the state after it, here and in shared memory.
@@ -210,14 +210,14 @@ class Multiplier {
       }
     }
     publish_to_products();
-    m_.weighted[kBuffer].arrive_warp();
+    arrive_warp(&m_.weighted[kBuffer]);
   }
 
   // The state after a tile of the other warpgroup.
   template <int kBuffer>
   __device__ void take_state() {
-    m_.full[kBuffer].wait(phase_[kBuffer]);
-    m_.weighted[kBuffer].wait(phase_[kBuffer]);
+    wait_barrier(&m_.full[kBuffer], phase_[kBuffer]);
+    wait_barrier(&m_.weighted[kBuffer], phase_[kBuffer]);
     const int head = warp_ * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -274,7 +274,7 @@ class Multiplier {
     wait_products<0>();
     pin(z_[0]);
     pin(z_[1]);
-    m_.free[kBuffer].arrive_warp();
+    arrive_warp(&m_.free[kBuffer]);
     phase_[kBuffer] ^= 1;
   }
 
@@ -339,12 +339,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   Memory& m = *reinterpret_cast<Memory*>(bytes);
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
-      m.full[b].init(kLoaderWarps);
-      m.free[b].init(2 * kWarpsOfGroup);
-      m.weighted[b].init(kWarpsOfGroup);
+      init_barrier(&m.full[b], kLoaderWarps);
+      init_barrier(&m.free[b], 2 * kWarpsOfGroup);
+      init_barrier(&m.weighted[b], kWarpsOfGroup);
     }
-    m.query_full.init(kLoaderWarps);
-    m.query_free.init(2 * kWarpsOfGroup);
+    init_barrier(&m.query_full, kLoaderWarps);
+    init_barrier(&m.query_free, 2 * kWarpsOfGroup);
   }
   __syncthreads();
 
@@ -369,22 +369,22 @@ __global__ void __launch_bounds__(kThreads, 1)
     uint32_t free_phase = 3, query_phase = 1;  // a bit a buffer
     each_item([&](const Work::Item& item, const Walk& walk) {
       if (walk.tiles == 0) return;
-      m.query_free.wait(query_phase);
+      wait_barrier(&m.query_free, query_phase);
       query_phase ^= 1;
       load_query(a, item, thread, m);
       load_latents<kFormat>(
           a, walk, thread / 32,
           [&](int tile) {
             const int b = tile % 2;
-            m.free[b].wait(free_phase >> b & 1);
+            wait_barrier(&m.free[b], free_phase >> b & 1);
             free_phase ^= 1 << b;
             return m.keys[b][0];
           },
           [&](int tile) {
             if (tile == 0) wait_copies<0>();  // of the query
             publish_to_products();
-            if (tile == 0) m.query_full.arrive_warp();
-            m.full[tile % 2].arrive_warp();
+            if (tile == 0) arrive_warp(&m.query_full);
+            arrive_warp(&m.full[tile % 2]);
           });
     });
   }

@@ -1,5 +1,5 @@
 // Copies by Hopper's tensor memory accelerator into the shared memory of one block or of several blocks of a cluster,
-// the barriers in shared memory that count their bytes, and the cluster itself.
+// the barriers in shared memory that count their bytes, and the cluster itself; barriers of part of a block.
 #pragma once
 
 #include <cuda.h>
@@ -19,6 +19,11 @@ __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.re
 
 __device__ inline void arrive(CopyBarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// One arrival for a warp, after all its threads have come here.
+__device__ inline void arrive_warp(CopyBarrier* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
 }
 // One arrival, which announces `bytes` besides.
 __device__ inline void arrive_expecting(CopyBarrier* barrier, int bytes) {
@@ -101,6 +106,12 @@ __device__ inline void copy_in(uint32_t rank, const void* what, int bytes, CopyB
                    shared_address_in(rank, what)),
                "r"(shared_address(what)), "r"(bytes), "r"(shared_address_in(rank, barrier))
                : "memory");
+}
+
+// `kThreads` threads of the block, whole warps, wait for each other at hardware barrier `kNumber` (1 … 15).
+template <int kNumber, int kThreads>
+__device__ inline void sync_threads() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
 }
 
 // A barrier of all threads of the cluster in two halves. It orders nothing but itself.

@@ -60,7 +60,7 @@ struct GateUp {
   template <int kCount>
   static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output, int,
                                 Memory& memory) {
-    asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers * kWarpgroup) : "memory");  // all have read the last stages
+    sync_threads<1, kMultipliers * kWarpgroup>();  // all have read the last stages
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     float2* staged = reinterpret_cast<float2*>(memory.x) + warp * (kMostRows * kStagedRow);  // (gate, up) by entry, output
 #pragma unroll
@@ -238,10 +238,10 @@ __global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params 
   __syncthreads();
   const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == kMultipliers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCopierRegisters));
+    fewer_registers<kCopierRegisters>();
     copy_tile_rows<Pass>(p, tile, memory);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiplierRegisters));
+    more_registers<kMultiplierRegisters>();
     switch ((tile.count + kRowStep - 1) / kRowStep) {
       case 1: multiply_tile<Pass, 32>(p, tile, memory); break;
       case 2: multiply_tile<Pass, 64>(p, tile, memory); break;

@@ -7,7 +7,6 @@
 // for all of them. At the end it also puts the step's last rows into the sequence's ring.
 #include <cstddef>
 
-#include "ops/cuda/block_barrier.cuh"
 #include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/kda_chunk.cuh"

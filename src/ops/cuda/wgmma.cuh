@@ -30,6 +30,16 @@ __device__ inline uint64_t operand(const void* tile, int tile_bytes = 16) {
 // a barrier stands between.
 __device__ inline void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// How many registers a thread of this warpgroup has from here on; multiples of 8.
+template <int kRegisters>
+__device__ inline void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 // A run of products is start, multiply…, commit. Nothing touches its accumulators, its A in registers or its tiles
 // until wait_products says that it is done.
 __device__ inline void start_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
