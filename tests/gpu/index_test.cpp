@@ -2,6 +2,8 @@
 // scores elsewhere, and by bits what a row may not depend on.
 #include "ops/index_case.h"
 
+#include <functional>
+
 #include "gpu/both_devices.h"
 
 namespace perigee {
@@ -57,6 +59,61 @@ TEST(GpuIndexSelect, PlateausOfLongRows) {
     EXPECT_TRUE(few.run(test::gpu()) == few.brute_force()) << levels << " levels, few rows";
     const IndexCase many = integers(30 + levels, 1, 2048, {{20'011, 17}, {2'100, 3}}, levels);
     EXPECT_TRUE(many.run(test::gpu()) == many.brute_force()) << levels << " levels, many rows";
+  }
+}
+
+// One head whose score of position p is value(p), a bf16.
+IndexCase scored(int keys, int rows, int top_k, const std::function<float(int)>& value) {
+  IndexCase::Sequence s{.key = std::vector<float>(size_t{128} * keys),
+                        .query = std::vector<float>(size_t{128} * rows),
+                        .weight = std::vector<float>(rows, 1.0f),
+                        .rows = rows};
+  for (int p = 0; p < keys; ++p) s.key[size_t{128} * p] = bf16_to_float(float_to_bf16(value(p)));
+  for (int r = 0; r < rows; ++r) s.query[size_t{128} * r] = 1.0f;
+  IndexCase c{.heads = 1, .top_k = top_k};
+  c.sequences = {s};
+  return c;
+}
+
+// Rising scores make every key a candidate, falling ones none behind the first; a plateau ends each way, and the last
+// key alone is better than all.
+TEST(GpuIndexSelect, ScoresInAnyOrderOfPositions) {
+  constexpr int kKeys = 20'011;
+  const std::pair<const char*, std::function<float(int)>> orders[] = {
+      {"rising", [](int p) { return 1.0f + static_cast<float>(p); }},
+      {"falling", [](int p) { return static_cast<float>(kKeys - p); }},
+      {"rising, then falling", [](int p) { return static_cast<float>(std::min(p, kKeys - p)); }},
+      {"one plateau after the other", [](int p) { return static_cast<float>(1 + p / 4'000); }},
+      {"plateaus that fall", [](int p) { return static_cast<float>(9 - p / 4'000); }},
+      {"the last is best", [](int p) { return p < kKeys - 20 ? 1.0f : 2.0f; }},
+  };
+  for (const auto& [name, value] : orders) {
+    for (int top_k : {1, 100, 2048}) {
+      const IndexCase c = scored(kKeys, 17, top_k, value);
+      EXPECT_TRUE(c.run(test::gpu()) == c.brute_force()) << name << ", top " << top_k;
+    }
+  }
+}
+
+// Lengths around what a block takes at a time and holds.
+TEST(GpuIndexSelect, AroundChunksOfManyRows) {
+  for (int levels : {2, 3000}) {
+    IndexCase c = integers(40 + levels, 1, 2048, {{4'098, 4}, {8'194, 4}, {12'290, 4}, {2'050, 4}, {9'000, 3}}, levels);
+    for (int top_k : {1, 2'047, 2'048}) {
+      c.top_k = top_k;
+      EXPECT_TRUE(c.run(test::gpu()) == c.brute_force()) << levels << " levels, top " << top_k;
+    }
+  }
+}
+
+// top_k at and over what the kernel that reads a row once can hold.
+TEST(GpuIndexSelect, LargeTopK) {
+  for (int levels : {2, 3000}) {
+    IndexCase c = integers(50 + levels, 1, 4096, {{4'095, 1}, {4'098, 3}, {9'000, 10}, {20'011, 5}}, levels);
+    for (int top_k : {4'095, 4'096, 4'097, 10'000}) {
+      c.top_k = top_k;
+      EXPECT_TRUE(c.run(test::gpu()) == c.brute_force()) << levels << " levels, top " << top_k;
+    }
   }
 }
 

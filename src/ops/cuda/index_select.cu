@@ -1,6 +1,6 @@
 // index_select on any GPU since sm_80: scores (index_scores.cu), then the exact selection, row by row, for as
-// many rows at once as a bounded workspace holds. Selecting is integer work, so how many blocks share a row
-// changes nothing.
+// many rows at once as a bounded workspace holds. Selecting is integer work, so which kernel does it, and how many
+// blocks share a row, changes nothing.
 #include "ops/cuda/index_select.h"
 
 #include <algorithm>
@@ -32,6 +32,15 @@ struct Eight {
 #pragma unroll
     for (int i = 0; i < kThreadKeys; ++i)
       if (i < exist) use(i, i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xFFFFu);
+  }
+  // Which of them are at least `least`: bit i for key i.
+  __device__ uint32_t at_least(uint32_t least) const {
+    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w}, bound = least << 16;
+    uint32_t hits = 0;
+#pragma unroll
+    for (int i = 0; i < kThreadKeys; ++i)
+      if ((i % 2 ? word[i / 2] : word[i / 2] << 16) >= bound) hits |= 1u << i;
+    return exist > 0 ? hits & ((1u << exist) - 1) : 0;
   }
 };
 
@@ -179,9 +188,178 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   }
 }
 
+constexpr int kStreamThreads = 256, kStreamWarps = kStreamThreads / 32;
+constexpr int kSliceKeys = 32 * kThreadKeys, kSlices = 2;  // of a warp, one after the other in the row
+constexpr int kChunkKeys = kStreamWarps * kSlices * kSliceKeys;
+constexpr int kMostCandidates = 2 * kChunkKeys;
+constexpr int kMostStreamed = kMostCandidates - kChunkKeys;  // top_k: a chunk always has room beside the best
+
+// Keys that may be among the row's top_k, in ascending position.
+struct Candidates {
+  int32_t position[kMostCandidates];
+  uint16_t order[kMostCandidates];
+};
+struct StreamMemory {
+  Candidates candidates;
+  int bins[kBins];
+  alignas(16) int of_warp[2][kStreamWarps];
+  Found found[2];
+};
+
+// Sums over the warps of a block.
+class WarpSums {
+ public:
+  __device__ explicit WarpSums(StreamMemory& memory) : m_(memory) {}
+  struct Place {
+    int before, all;  // of the warps before this one; of all
+  };
+  // `own` is the same in all lanes. A barrier of the block; the next call may come before others have read this one's.
+  __device__ Place add(int own) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    int* of_warp = m_.of_warp[turn_];
+    turn_ ^= 1;
+    if (threadIdx.x % 32 == 0) of_warp[warp] = own;
+    __syncthreads();
+    Place place{0, 0};
+#pragma unroll
+    for (int w = 0; w < kStreamWarps; ++w) {
+      if (w == warp) place.before = place.all;
+      place.all += of_warp[w];
+    }
+    return place;
+  }
+
+ private:
+  StreamMemory& m_;
+  int turn_ = 0;
+};
+
+// Leaves the best top_k of `count` candidates, in their order, and returns the last one's key. `count` is at least top_k.
+__device__ uint32_t keep_best(StreamMemory& m, WarpSums& sums, int count, int top_k) {
+  const int thread = threadIdx.x, lane = thread % 32;
+  Candidates& c = m.candidates;
+  uint32_t high = 0;    // the bin of the level before
+  int wanted = top_k;  // of the candidates that no bin above has settled
+  for (int level = 0; level < 2; ++level) {
+    for (int i = thread; i < kBins; i += kStreamThreads) m.bins[i] = 0;
+    __syncthreads();
+    for (int i = thread; i < count; i += kStreamThreads) {
+      const uint32_t key = c.order[i];
+      if (level == 0) {
+        atomicAdd(&m.bins[key >> 8], 1);
+      } else if (key >> 8 == high) {
+        atomicAdd(&m.bins[key & 255], 1);
+      }
+    }
+    __syncthreads();
+    if (thread < 32) find_bin(m.bins, wanted, &m.found[level]);
+    __syncthreads();
+    high = static_cast<uint32_t>(m.found[level].bin);
+    wanted -= m.found[level].above;
+  }
+  const uint32_t threshold = static_cast<uint32_t>(m.found[0].bin << 8 | m.found[1].bin);
+  const int quota = wanted;  // of the candidates on the threshold
+
+  const uint32_t lanes_before = (1u << lane) - 1;
+  int above = 0, on = 0;  // among earlier candidates
+  for (int first = 0; first < count; first += kStreamThreads) {
+    const int i = first + thread;
+    const bool exists = i < count;
+    const uint32_t key = exists ? c.order[i] : 0;
+    const int32_t position = exists ? c.position[i] : 0;
+    const uint32_t is_above = __ballot_sync(kAllLanes, exists && key > threshold);
+    const uint32_t is_on = __ballot_sync(kAllLanes, exists && key == threshold);
+    // Its barrier lets writes begin: none goes behind the place that it was read from, and all of these are read.
+    const WarpSums::Place place = sums.add(__popc(is_above) + (__popc(is_on) << 16));
+    const int my_above = above + (place.before & 0xFFFF) + __popc(is_above & lanes_before);
+    const int my_on = on + (place.before >> 16) + __popc(is_on & lanes_before);
+    if (exists && (key > threshold || (key == threshold && my_on < quota))) {
+      const int to = my_above + min(my_on, quota);
+      c.position[to] = position;
+      c.order[to] = static_cast<uint16_t>(key);
+    }
+    above += place.all & 0xFFFF;
+    on += place.all >> 16;
+  }
+  return threshold;
+}
+
+// The row's top_k positions, top_k ≤ kMostStreamed, from one walk over its keys: a key comes to the candidates unless
+// top_k earlier ones are at least as good. So it is enough to ask whether it lies above the last of the best so far,
+// which keep_best finds whenever the candidates have no room for a chunk. One block a row.
+__global__ void __launch_bounds__(kStreamThreads, 4) index_select_stream_kernel(const SelectParameters a) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  StreamMemory& m = *reinterpret_cast<StreamMemory*>(memory);
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int row = a.first_row + static_cast<int>(blockIdx.x);
+  const int visible = static_cast<int>(a.rows.position(row)) + 1;
+  int32_t* selected = a.selected + int64_t{row} * a.top_k;
+  if (thread == 0) a.count[row] = min(visible, a.top_k);
+  if (visible <= a.top_k) {
+    for (int i = thread; i < a.top_k; i += kStreamThreads) selected[i] = i < visible ? i : -1;
+    return;
+  }
+
+  const uint16_t* order = a.order + blockIdx.x * a.stride;
+  const int mine = warp * kSlices * kSliceKeys + lane * kThreadKeys;  // in a chunk
+  static_assert(kSlices == 2);
+  Eight next[kSlices] = {{order, mine, visible}, {order, mine + kSliceKeys, visible}};
+  WarpSums sums(m);
+  uint32_t least = 0;  // the least key that may still be selected
+  int count = 0;       // of candidates
+  for (int first = 0; first < visible; first += kChunkKeys) {
+    const int at = first + mine;
+    const Eight keys[kSlices] = {next[0], next[1]};
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) next[s] = Eight(order, at + kChunkKeys + s * kSliceKeys, visible);
+    if (count + kChunkKeys > kMostCandidates) {
+      least = keep_best(m, sums, count, a.top_k) + 1;
+      count = a.top_k;
+    }
+
+    uint32_t hits[kSlices];  // a bit a key
+    int upto = 0;            // hits of this lane and those before, a half a slice
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) {
+      hits[s] = keys[s].at_least(least);
+      upto += __popc(hits[s]) << 16 * s;
+    }
+    for (int stride = 1; stride < 32; stride *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, upto, stride);
+      if (lane >= stride) upto += other;
+    }
+    const int of_warp = __shfl_sync(kAllLanes, upto, 31), of_first = of_warp & 0xFFFF;
+    const WarpSums::Place place = sums.add(of_first + (of_warp >> 16));
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) {
+      int to = count + place.before + (s == 0 ? upto & 0xFFFF : of_first + (upto >> 16)) - __popc(hits[s]);
+      if (hits[s] == 0) continue;
+      keys[s].each([&](int i, uint32_t key) {
+        if ((hits[s] >> i & 1) == 0) return;
+        m.candidates.position[to] = at + s * kSliceKeys + i;
+        m.candidates.order[to] = static_cast<uint16_t>(key);
+        ++to;
+      });
+    }
+    count += place.all;
+  }
+  if (count > a.top_k) keep_best(m, sums, count, a.top_k);
+  __syncthreads();
+  for (int i = thread; i < a.top_k; i += kStreamThreads) selected[i] = m.candidates.position[i];
+}
+
+void launch_stream(const SelectParameters& p, int rows, cudaStream_t stream) {
+  static const cudaError_t raised = cudaFuncSetAttribute(
+      index_select_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(StreamMemory)});
+  cuda_check(raised, "cudaFuncSetAttribute of index_select");
+  index_select_stream_kernel<<<static_cast<unsigned>(rows), kStreamThreads, sizeof(StreamMemory), stream>>>(p);
+  cuda_check(cudaGetLastError(), "launching index_select");
+}
+
 }  // namespace
 
 void launch_index_select(const SelectParameters& p, int rows, bool shared, cudaStream_t stream) {
+  if (!shared && p.top_k <= kMostStreamed) return launch_stream(p, rows, stream);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = kSharedRow;
