@@ -76,7 +76,6 @@ void index(Bench& bench) {
   // The two passes apart, in as many launches as the stage makes of them.
   constexpr int kAtOnce = 512;
   const DeviceArray<uint16_t> order = repeated<uint16_t>(int64_t{kAtOnce} * kContext, random_order);
-  DeviceArray<int> histogram(size_t{16} * kSharedRow * 2 * kOrderBins);
   StepTables tables(bench.backend().memory());
   const Step prefill(keys, 8192), decode(keys, 1);
   const auto select = [&](const RowsView& view, int first, const uint16_t* from, int count_rows,
@@ -86,7 +85,6 @@ void index(Bench& bench) {
                          .first_row = first,
                          .order = from,
                          .stride = kContext,
-                         .histogram = histogram.data(),
                          .selected = selected.data(),
                          .count = count.data()},
                         count_rows, shared, stream);

@@ -6,17 +6,18 @@
 #include <algorithm>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/fragments.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
+#include "ops/cuda/wgmma.cuh"
 
 namespace perigee::cuda {
 namespace {
 
 constexpr int64_t kMostWorkspace = 128ll << 20;        // bytes of order keys
 constexpr int kSelectThreads = 1024, kThreadKeys = 8;  // 8 keys: one 16-byte load
-constexpr int kBins = kOrderBins;
+constexpr int kBins = 256;
 
 // A thread's 8 keys at `at`, as far as they come before `end`.
 struct Eight {
@@ -71,11 +72,13 @@ __device__ void find_bin(const int* bins, int wanted, Found* found) {
 
 // The row's top_k positions: a histogram of the keys' high bytes, one of the low bytes under the high byte of
 // the last key selected, then one walk in ascending position that writes what lies above the threshold and
-// the first of those on it. kBlocks blocks of a cluster share the row, each a range of positions.
+// the first of those on it. kBlocks blocks of a cluster share the row, each a range of positions; they copy their
+// histograms to each other.
 template <int kBlocks>
 __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const SelectParameters a) {
-  __shared__ int bins[2][kBins];      // of this block
-  __shared__ int all_bins[2][kBins];  // of the row
+  __shared__ alignas(16) int bins[2][kBlocks][kBins];  // [level] of each block
+  __shared__ int all_bins[2][kBins];                   // of the row
+  __shared__ CopyBarrier told[2];                      // the others' bins are here
   __shared__ Found found[2];
   __shared__ int before[2];  // in the blocks before: above the threshold, on it
   __shared__ int warp_total[2][kSelectThreads / 32];
@@ -94,34 +97,48 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   const int range = (visible + kBlocks * kThreadKeys - 1) / (kBlocks * kThreadKeys) * kThreadKeys;
   const int begin = rank * range, end = min(begin + range, visible);
   constexpr int kStride = kSelectThreads * kThreadKeys;
-  int* histogram = a.histogram + int64_t{launch_row} * kSharedRow * 2 * kBins;  // [rank, level, bin]
+  const auto read = [&](int round) {
+    return Eight(order, begin + round * kStride + thread * kThreadKeys, end);
+  };
+  const Eight first_keys = read(0), second_keys = read(1);  // all that a block has of 131,072 in a cluster of 8
+  const auto keys_of = [&](int round) { return round == 0 ? first_keys : round == 1 ? second_keys : read(round); };
 
-  for (int i = thread; i < 2 * kBins; i += kSelectThreads) bins[i / kBins][i % kBins] = 0;
+  for (int i = thread; i < 2 * kBins; i += kSelectThreads) bins[i / kBins][rank][i % kBins] = 0;
   if (thread < 2) before[thread] = 0;
+  if constexpr (kBlocks > 1) {
+    if (thread == 0) {
+      for (CopyBarrier& barrier : told) init_barrier(&barrier, 1);
+      publish_barriers();
+      for (CopyBarrier& barrier : told) arrive_expecting(&barrier, (kBlocks - 1) * int{sizeof(bins[0][0])});
+    }
+  }
   __syncthreads();
+  if constexpr (kBlocks > 1) arrive_at_cluster();
   uint32_t high = 0;     // the bin of the level before
   int wanted = a.top_k;  // of the keys that no bin above has settled
   for (int level = 0; level < 2; ++level) {
-    for (int at = begin + thread * kThreadKeys; at < end; at += kStride) {
-      Eight(order, at, end).each([&](int, uint32_t key) {
+    for (int round = 0; begin + round * kStride < end; ++round) {
+      keys_of(round).each([&](int, uint32_t key) {
         if (level == 0) {
-          atomicAdd(&bins[0][key >> 8], 1);
+          atomicAdd(&bins[0][rank][key >> 8], 1);
         } else if (key >> 8 == high) {
-          atomicAdd(&bins[1][key & 255], 1);
+          atomicAdd(&bins[1][rank][key & 255], 1);
         }
       });
     }
+    if constexpr (kBlocks > 1) publish_to_products();
     __syncthreads();
     if constexpr (kBlocks > 1) {
-      if (thread < kBins) histogram[(rank * 2 + level) * kBins + thread] = bins[level][thread];
-      cluster_barrier();
+      if (level == 0) wait_for_cluster();  // the others' barriers are there
+      if (lane == 0 && warp < kBlocks && warp != rank)
+        copy_in(warp, bins[level][rank], int{sizeof(bins[0][0])}, &told[level]);
+      __syncwarp();
+      wait_barrier(&told[level], 0);
     }
     if (thread < kBins) {
-      int total = bins[level][thread];
-      if constexpr (kBlocks > 1) {
-        total = 0;
-        for (int r = 0; r < kBlocks; ++r) total += __ldcg(&histogram[(r * 2 + level) * kBins + thread]);
-      }
+      int total = 0;
+#pragma unroll
+      for (int r = 0; r < kBlocks; ++r) total += bins[level][r][thread];
       all_bins[level][thread] = total;
     }
     __syncthreads();
@@ -133,11 +150,11 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   const uint32_t threshold = static_cast<uint32_t>(found[0].bin << 8 | found[1].bin);
   const int quota = wanted;  // of the keys on the threshold
   if constexpr (kBlocks > 1) {
+    arrive_at_cluster();  // all that comes to this block is here
     if (thread < kBins) {
       int above = 0, on = 0;
       for (int r = 0; r < rank; ++r) {
-        const int first = __ldcg(&histogram[r * 2 * kBins + thread]);
-        const int second = __ldcg(&histogram[(r * 2 + 1) * kBins + thread]);
+        const int first = bins[0][r][thread], second = bins[1][r][thread];
         if (thread > found[0].bin) above += first;
         if (thread > found[1].bin) above += second;
         if (thread == found[1].bin) on += second;
@@ -149,10 +166,9 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   }
 
   int above = before[0], on = before[1];  // at earlier positions
-  int round = 0;
-  for (int first = begin; first < end; first += kStride, round ^= 1) {
-    const int at = first + thread * kThreadKeys;
-    const Eight keys(order, at, end);
+  for (int round = 0; begin + round * kStride < end; ++round) {
+    const int at = begin + round * kStride + thread * kThreadKeys;
+    const Eight keys = keys_of(round);
     int own = 0;  // above in the low half, on in the high half
     keys.each([&](int, uint32_t key) { own += (key > threshold) + ((key == threshold) << 16); });
     int upto = own;
@@ -160,9 +176,9 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
       const int other = __shfl_up_sync(kAllLanes, upto, stride);
       if (lane >= stride) upto += other;
     }
-    if (lane == 31) warp_total[round][warp] = upto;
+    if (lane == 31) warp_total[round % 2][warp] = upto;
     __syncthreads();
-    const int of_warp = warp_total[round][lane];
+    const int of_warp = warp_total[round % 2][lane];
     int upto_warp = of_warp;
     for (int stride = 1; stride < 32; stride *= 2) {
       const int other = __shfl_up_sync(kAllLanes, upto_warp, stride);
@@ -186,6 +202,7 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
     above += all & 0xFFFF;
     on += all >> 16;
   }
+  if constexpr (kBlocks > 1) wait_for_cluster();  // what this block told is read: its memory may go
 }
 
 constexpr int kStreamThreads = 256, kStreamWarps = kStreamThreads / 32;
@@ -370,9 +387,12 @@ void launch_index_select(const SelectParameters& p, int rows, bool shared, cudaS
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = shared ? 1 : 0;
-  cuda_check(shared ? cudaLaunchKernelEx(&config, index_select_kernel<kSharedRow>, p)
-                    : cudaLaunchKernelEx(&config, index_select_kernel<1>, p),
-             "launching index_select");
+  const auto kernel =
+#if PERIGEE_SM90
+      shared ? index_select_kernel<kSharedRow> :
+#endif
+             index_select_kernel<1>;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching index_select");
 }
 
 void CudaBackend::index_select(const IndexSelectArgs& a) {
@@ -381,19 +401,14 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
   const RowsView rows = tables_.rows();
   if (rows.rows == 0) return;
   Arena::Scope scope(scratch_);
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "cudaDeviceGetAttribute");
   int64_t most_keys = 0;
   for (const SequenceRows& s : tables_.bounds()) most_keys = std::max(most_keys, s.start + s.rows);
   const int64_t stride = (most_keys + kScoreBlockKeys - 1) / kScoreBlockKeys * kScoreBlockKeys;
   const bool scored = most_keys > a.config.top_k;
   const int at_once =
       static_cast<int>(scored ? std::clamp<int64_t>(kMostWorkspace / (stride * 2), 1, rows.rows) : rows.rows);
-  const bool shared = major >= 9 && at_once <= kFewRows && most_keys >= kLongRow && scored;
+  const bool shared = PERIGEE_SM90 && at_once <= kFewRows && most_keys >= kLongRow && scored;
   uint16_t* order = scored ? scratch_.take<uint16_t>(at_once * stride) : nullptr;
-  int* histogram = shared ? scratch_.take<int>(int64_t{at_once} * kSharedRow * 2 * kBins) : nullptr;
   for (int first = 0; first < rows.rows; first += at_once) {
     const int end = std::min(first + at_once, rows.rows);
     if (scored) {
@@ -414,7 +429,6 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
                          .first_row = first,
                          .order = order,
                          .stride = stride,
-                         .histogram = histogram,
                          .selected = a.selected,
                          .count = a.count},
                         end - first, shared, stream());

@@ -7,7 +7,6 @@ namespace perigee::cuda {
 
 constexpr int kScoreBlockKeys = 256;
 constexpr int kSharedRow = 8;  // blocks of a cluster that selects one long row
-constexpr int kOrderBins = 256;
 
 struct ScoreParameters {
   const bf16* query;    // [R, heads, 128]
@@ -25,7 +24,6 @@ struct SelectParameters {
   int top_k, first_row;
   const uint16_t* order;  // [rows of the launch, stride]
   int64_t stride;
-  int* histogram;     // [rows of the launch, kSharedRow, 2, kOrderBins] when blocks share a row
   int32_t* selected;  // [R, top_k]
   int32_t* count;     // [R]
 };
@@ -35,7 +33,7 @@ struct SelectParameters {
 void launch_index_scores(const ScoreParameters& p, std::span<const SequenceRows> sequences,
                          cudaStream_t stream);
 
-// Rows [first_row, first_row + rows). `shared`: kSharedRow blocks a row (sm_90 and newer).
+// Rows [first_row, first_row + rows). `shared`: kSharedRow blocks a row (sm_90).
 void launch_index_select(const SelectParameters& p, int rows, bool shared, cudaStream_t stream);
 
 }  // namespace perigee::cuda
