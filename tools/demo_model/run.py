@@ -140,7 +140,8 @@ def main():
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    record["teacher_forced"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
+    if a.score_up_to:
+        record["teacher_forced"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
     if a.free_running:
         found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n != "agents"])
         record["free_running"] = found
