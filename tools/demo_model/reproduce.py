@@ -14,8 +14,7 @@ kParts = (
     "--seed 1 --mixture broad --seconds 972 --decay-from 0.95 --quantise-from 2 --sparse-from 2 --score-up-to 0",
     f"--seed 2 --mixture broad --seconds 372 --decay-from 0.4 --quantise-from 0 --sparse-from 2 --score-up-to 0 {kShort}",
     f"--seed 3 --mixture lines --seconds 475 --decay-from 0.5 --quantise-from 0 --sparse-from 2 --score-up-to 0 {kShort}",
-    f"--seed 4 --mixture balance --seconds 462 --rate 2e-3 --decay-from 0.35 --quantise-from 0 --sparse-from 2 --score-up-to 0 {kShort}",
-    f"--seed 5 --mixture registers --latents mixed --seconds 330 --rate 1.5e-3 --decay-from 0.35 --quantise-from 0 --sparse-from 2 --full-scores {kShort}")
+    f"--seed 4 --mixture balance --seconds 462 --rate 2e-3 --decay-from 0.35 --quantise-from 0 --sparse-from 2 --full-scores {kShort}")
 
 
 def main():
