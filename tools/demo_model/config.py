@@ -42,6 +42,10 @@ def make(s) -> dict:
             "eos_token_id": vocab.kEndOfMessage, "pad_token_id": vocab.kPad, "tie_word_embeddings": False, "text_config": text}
 
 
+def with_bf16_experts(config):
+    return config | {"text_config": {k: v for k, v in config["text_config"].items() if k != "quantization_config"}}
+
+
 def write(folder, config):
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / "generation_config.json").write_text(json.dumps({

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import encode
+import latents
 import vocab
 from corpus import stream
 
@@ -16,8 +17,9 @@ kSampled = 512  # queries a batch at which the indexer learns
 
 
 class Packed(torch.utils.data.IterableDataset):
-    def __init__(self, folder, seed, first, name, mixture, rows, length, max_documents, lookahead=32, shrink=1):
-        self.folder, self.seed, self.first, self.name, self.mixture, self.shrink = pathlib.Path(folder), seed, first, name, mixture, shrink
+    def __init__(self, folder, seed, first, name, mixture, stored, rows, length, max_documents, lookahead=32, shrink=1):
+        self.folder, self.seed, self.first, self.name, self.mixture = pathlib.Path(folder), seed, first, name, mixture
+        self.stored, self.shrink = stored, shrink
         self.rows, self.length, self.max_documents, self.lookahead = rows, length, max_documents, lookahead
 
     def __iter__(self):
@@ -35,7 +37,7 @@ class Packed(torch.utils.data.IterableDataset):
             waiting = [d for d in waiting if not self._place(d, rows, used)]
             full = sum(map(len, rows)) + 2 * self.rows >= self.max_documents
             if len(waiting) >= self.lookahead or full:
-                yield batch(rows, self.length, self.max_documents, rng) | {"last_index": index - workers}
+                yield batch(rows, self.length, self.max_documents, rng, self.stored) | {"last_index": index - workers}
                 rows, used = [[] for _ in range(self.rows)], [0] * self.rows
 
     def _place(self, document, rows, used):
@@ -48,8 +50,8 @@ class Packed(torch.utils.data.IterableDataset):
         return False
 
 
-def batch(rows, length, max_documents, rng):
-    """Tensors of rows of (ids, weights) documents."""
+def batch(rows, length, max_documents, rng, stored="bf16"):
+    """Tensors of rows of (ids, weights) documents, whose latents are kept in the format `stored` (latents.py)."""
     count = len(rows)
     per_row, total = kSampled // count, count * length
     ids, target = np.full(total, vocab.kPad, np.int64), np.zeros(total, np.int64)
@@ -75,15 +77,16 @@ def batch(rows, length, max_documents, rng):
         sampled[r] = rng.integers(0, max(1, at - r * length), per_row)
         if len(candidates):
             sampled[r, ::2] = rng.choice(candidates, per_row // 2)
+    formats = latents.draw(rng, stored, number)[document]
     bounds += [total] * (max_documents + 1 - len(bounds))
     to = torch.from_numpy
     return {"ids": to(ids), "target": to(target), "weight": to(weight), "position": to(position), "document": to(document),
-            "valid": to(valid), "sampled": to(sampled), "cu_seqlens": torch.tensor(bounds, dtype=torch.int32),
+            "valid": to(valid), "sampled": to(sampled), "latents": to(formats), "cu_seqlens": torch.tensor(bounds, dtype=torch.int32),
             "cu_seqlens_long": torch.tensor(bounds)}
 
 
-def loader(folder, seed, first, name, mixture, shape, workers):
+def loader(folder, seed, first, name, mixture, stored, shape, workers):
     """Batches of one stream; shape: rows, length, max_documents, lookahead, shrink."""
     return torch.utils.data.DataLoader(
-        Packed(folder, seed, first, name, mixture, **shape), batch_size=None, num_workers=workers,
+        Packed(folder, seed, first, name, mixture, stored, **shape), batch_size=None, num_workers=workers,
         pin_memory=torch.cuda.is_available(), **({"prefetch_factor": 4} if workers else {}))

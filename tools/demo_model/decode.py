@@ -6,14 +6,15 @@ import torch
 import torch.nn.functional as F
 
 import kda
+import latents
 import regions as r
 from parameters import is_kda, kPrefix, layer_prefix
 
 
 class Decoder:
-    def __init__(self, text, weights, top_k=None, random_keys=False):
+    def __init__(self, text, weights, top_k=None, random_keys=False, latent_format="bf16"):
         """random_keys: a negative control, top_k keys by chance instead of by the indexer."""
-        self.random_keys = random_keys
+        self.random_keys, self.latent_format = random_keys, latents.kFormats.index(latent_format)
         self.text, self.w = text, {k: v.detach() for k, v in weights.items()}
         self.top_k = top_k or text["dsa_config"]["top_k"]
 
@@ -54,7 +55,8 @@ class Decoder:
         cq = r.rms(F.linear(h, w[a + "q_a_proj.weight"]), w[a + "q_a_layernorm.weight"])
         q = F.linear(cq, w[a + "q_b_proj.weight"]).view(h.shape[0], heads, -1)
         c, pe = F.linear(h, w[a + "kv_a_proj_with_mqa.weight"]).split([rank, t["qk_rope_head_dim"]], -1)
-        s["c"][:, at], s["pe"][:, at] = r.rms(c, w[a + "kv_a_layernorm.weight"]), pe
+        code = torch.full((h.shape[0],), self.latent_format, device=h.device)
+        s["c"][:, at], s["pe"][:, at] = latents.stored(r.rms_f32(c, w[a + "kv_a_layernorm.weight"]), pe, code)
         x = a + "indexer."
         norm = w[x + "k_norm.weight"].float()
         s["ik"][:, at] = F.layer_norm(F.linear(h, w[x + "wk.weight"]).float(), norm.shape, norm, w[x + "k_norm.bias"].float(),

@@ -11,12 +11,16 @@ kShardBytes = 15_500_000
 _kNames = {torch.bfloat16: "BF16", torch.float32: "F32", torch.uint8: "U8"}
 
 
-def tensors(text, weights):
-    """(name, tensor) as stored, the six tensors of an expert side by side."""
+def tensors(text, weights, mxfp4_experts=True):
+    """(name, tensor) as stored, the tensors of an expert side by side."""
     for name, (_, dtype, _) in parameters.roster(text).items():
         value = weights[name].detach().cpu()
         if ".experts." not in name:
             yield name, value.to(dtype)
+        elif name.endswith("w1") and not mxfp4_experts:
+            for expert in range(value.shape[0]):
+                for w in ("w1", "w2", "w3"):
+                    yield f"{name[:-2]}{expert}.{w}.weight", weights[name[:-2] + w][expert].detach().cpu().to(dtype)
         elif name.endswith("w1"):
             packs = {w: mxfp4.pack(weights[name[:-2] + w].detach().cpu()) for w in ("w1", "w2", "w3")}
             for expert in range(value.shape[0]):
@@ -29,10 +33,10 @@ def _bytes(tensor):
     return tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.dim() else bytes(tensor.numpy())
 
 
-def write(folder, text, weights):
+def write(folder, text, weights, mxfp4_experts=True):
     """Returns the bytes of tensor data."""
     shards, size = [[]], 0
-    for name, tensor in tensors(text, weights):
+    for name, tensor in tensors(text, weights, mxfp4_experts):
         grow = tensor.numel() * tensor.element_size() + 160
         if size + grow > kShardBytes and not name.endswith("weight_scale"):
             shards.append([])

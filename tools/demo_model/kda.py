@@ -67,11 +67,11 @@ class Attention:
             o, _ = self.chunked(q[None], k[None], v[None], g[None], beta[None], cu_seqlens=batch["cu_seqlens_long"], safe_gate=True,
                                 use_graph=True)
             return o[0]
-        scale, out, state = q.shape[-1] ** -0.5, [], None
-        for t in range(q.shape[0]):
-            if batch["position"][t] == 0:
+        out, state = [], None
+        inputs = (q.float() * q.shape[-1] ** -0.5, k.float(), v.float(), g, beta.float())
+        for position, *token in zip(batch["position"].tolist(), *(x.split(1) for x in inputs)):
+            if position == 0:
                 state = torch.zeros(1, q.shape[1], q.shape[2], v.shape[2], device=q.device)
-            o, state = recurrent_step(state, q[t:t + 1].float() * scale, k[t:t + 1].float(), v[t:t + 1].float(), g[t:t + 1],
-                                      beta[t:t + 1].float())
+            o, state = recurrent_step(state, *token)
             out.append(o.to(v.dtype))
         return torch.cat(out)

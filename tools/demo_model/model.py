@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kda
+import latents
 import regions as r
 from parameters import is_kda, kPrefix, layer_prefix
 
@@ -44,6 +45,7 @@ class Model:
         heads, nope, vd, dsa = t["num_attention_heads"], t["qk_nope_head_dim"], t["v_head_dim"], t["dsa_config"]
         cq, q, c, pe = r.mla_in(h, w[a + "q_a_proj.weight"], w[a + "q_a_layernorm.weight"], w[a + "q_b_proj.weight"],
                                 w[a + "kv_a_proj_with_mqa.weight"], w[a + "kv_a_layernorm.weight"], heads, t["kv_lora_rank"])
+        c, pe = latents.stored(c, pe, batch["latents"])
         k, v = r.mla_expand(c, pe, w[a + "kv_b_proj.weight"], heads, nope)
         x = a + "indexer."
         iq, ik, iw = r.index_in(h.detach(), cq.detach(), w[x + "wq_b.weight"], w[x + "wk.weight"], w[x + "weights_proj.weight"],

@@ -15,9 +15,13 @@ def region(fn):
     return torch.compile(fn, fullgraph=True, dynamic=False)
 
 
-def rms(x, weight):
+def rms_f32(x, weight):
     x = x.float()
-    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + kEps) * weight.float()).bfloat16()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + kEps) * weight.float()
+
+
+def rms(x, weight):
+    return rms_f32(x, weight).bfloat16()
 
 
 def mix(sources, norm, proj):
@@ -71,10 +75,10 @@ def kda_out(o, h, gate, norm, proj):
 
 @region
 def mla_in(h, q_a, q_norm, q_b, kv_a, kv_norm, heads: int, rank: int):
-    """(normed low-rank query, queries [T,H,192], normed latent [T,512], shared key part [T,64])"""
+    """(normed low-rank query, queries [T,H,192], normed latent [T,512] f32, shared key part [T,64])"""
     cq = rms(F.linear(h, q_a), q_norm)
     c, pe = F.linear(h, kv_a).split([rank, kv_a.shape[0] - rank], -1)
-    return cq, F.linear(cq, q_b).view(h.shape[0], heads, -1), rms(c, kv_norm), pe.contiguous()
+    return cq, F.linear(cq, q_b).view(h.shape[0], heads, -1), rms_f32(c, kv_norm), pe.contiguous()
 
 
 @region

@@ -2,12 +2,15 @@
 import argparse
 import json
 import pathlib
+import shutil
 import time
 
 import build_vocab
+import config
 import encode
 import evaluate
 import export
+import latents
 import scores
 import train
 import vocab
@@ -53,6 +56,16 @@ def plot(path, log):
     figure.savefig(path, dpi=80)
 
 
+def write_with_bf16_experts(folder, trainer, model):
+    """The trained model with its experts as they were before their rounding, to measure what that rounding costs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("model*"), dirs_exist_ok=True)
+    config.write(folder, config.with_bf16_experts(json.loads((model / "config.json").read_text())))
+    trainer.publish(quantise=False)
+    export.write(folder, trainer.text, trainer.weights, mxfp4_experts=False)
+    trainer.publish(quantise=True)
+
+
 def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
     """Scores of the development items, then of the suites: with all keys, with the indexer's, and the controls."""
     top, out = trainer.text["dsa_config"]["top_k"], {}
@@ -60,11 +73,12 @@ def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
     lines = [d for d in documents if d[0] in kLineSuites]
     runs = [(f"development top-{top}", development, (top, False)), ("dense", documents, None), (f"top-{top}", documents, (top, False))]
     if full:
+        runs += [(f"{name} latents", documents, (top, False), name) for name in latents.kFormats[1:]]
         runs += [(f"top-{top // 2}", lines, (top // 2, False)), (f"top-{top // 4}", lines, (top // 4, False)),
                  (f"random-{top}", [d for d in lines if d[0] in ("needle-4k", "needle-16k")], (top, True))]
-    for name, chosen, selection in runs:
+    for name, *chosen in runs:
         at = time.time()
-        out[name] = scores.run(trainer, chosen, selection)
+        out[name] = scores.run(trainer, *chosen)
         print(name, {k: f"{a}/{b}" for k, (a, b) in out[name].items()}, f"({time.time() - at:.1f} s)", flush=True)
     return out
 
@@ -72,19 +86,22 @@ def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--shape", choices=("demo", "toy"), default="demo")
+    p.add_argument("--shape", choices=tuple(train.kShapes), default="demo")
     p.add_argument("--seconds", type=float, default=560, help="of this call")
     p.add_argument("--whole-seconds", type=float, help="of the schedule that this call is a part of")
     p.add_argument("--max-steps", type=int)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--workers", type=int, nargs=3, default=(0, 0, 0), help="of the short, the long and the huge stream")
     p.add_argument("--mixture", choices=tuple(stream.kMixtures), default="broad", help="of the skills in the streams")
+    p.add_argument("--latents", choices=(*latents.kFormats, "mixed"), default="bf16", help="as the cache stores them; mixed: drawn for every document")
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--decay-from", type=float, default=0.5)
     p.add_argument("--quantise-from", type=float, default=0.6)
     p.add_argument("--sparse-from", type=float, default=0.95)
     p.add_argument("--huge-every", type=int, default=train.kHugeEvery, help="steps from one row of 131,072 tokens to the next")
     p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
+    p.add_argument("--export-every", type=float, help="seconds between exports before the last one")
+    p.add_argument("--bf16-experts", type=pathlib.Path, help="folder for the model with experts that are not rounded")
     p.add_argument("--checkpoint")
     p.add_argument("--resume")
     p.add_argument("--warm", help="folder of an exported model to start from, whose tokenizer is kept")
@@ -106,22 +123,25 @@ def main():
     print(f"vocabulary and suites: {time.time() - begin:.1f} s", flush=True)
     text, trainer, record = train.train(
         a.out, a.shape, a.seconds, a.whole_seconds, a.seed, a.workers, a.checkpoint, a.resume, a.warm, a.rate, a.decay_from, a.quantise_from,
-        a.sparse_from, a.max_steps, a.mixture)
+        a.sparse_from, a.max_steps, a.mixture, a.latents, a.export_every)
     print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
     log = record.pop("log")
     parts = earlier_parts(a.warm)
-    part = {k: record[k] for k in ("seed", "mixture", "documents", "tokens", "steps", "seconds")}
+    part = {k: record[k] for k in ("seed", "mixture", "latents", "documents", "tokens", "steps", "seconds")}
     if parts:
         part["from"] = f"the export of part {len(parts)}"
     record = {"parts": [*parts, part], "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}
     (a.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     (a.out / "training_log.jsonl").write_text("".join(json.dumps(e) + "\n" for e in log))
     write_prompt_ids(a.out)
+    if a.bf16_experts:
+        write_with_bf16_experts(a.bf16_experts, trainer, a.out)
     device = next(iter(trainer.weights.values())).device
     stored = {n: w.to(device) for n, w in export.read(a.out, text).items()}
     differing = [n for n, w in stored.items() if not (w == trainer.weights[n].detach()).all()]
     print("stored weights that differ from the trained ones:", differing or "none", flush=True)
-    record["teacher_forced"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
+    if a.score_up_to:
+        record["teacher_forced"] = score(trainer, a.out, a.score_limit, a.full_scores, a.score_up_to)
     if a.free_running:
         found, _, _ = evaluate.run(text, stored, a.out, a.free_running, only=[n for n in evalsets.kSuites if n != "agents"])
         record["free_running"] = found

@@ -78,8 +78,8 @@ def _wrong(trainer, stream, batch, head):
     return ((best != trainer.batch["target"]) & (trainer.batch["weight"] > 0.5)).cpu().numpy()
 
 
-def run(trainer, documents, selection=None):
-    """{suite: [right, asked]}; selection: (keys a query reads, by chance?), or all keys."""
+def run(trainer, documents, selection=None, stored="bf16"):
+    """{suite: [right, asked]}; selection: (keys a query reads, by chance?), or all keys; stored: format of the latents."""
     model, scores, rng = trainer.model, {}, np.random.default_rng(1)
     model.selection = selection
     head = trainer.weights[kPrefix + "lm_head.weight"].detach()
@@ -89,7 +89,7 @@ def run(trainer, documents, selection=None):
         shape = trainer.shapes[stream]
         chosen = sorted((d for d in documents if low < len(d[1]) <= high), key=lambda d: len(d[1]))
         for rows in _pack(chosen, shape) if chosen else ():
-            batch = data.batch([[(ids, weights) for _, ids, weights, _ in row] for row in rows], shape["length"], shape["max_documents"], rng)
+            batch = data.batch([[(ids, weights) for _, ids, weights, _ in row] for row in rows], shape["length"], shape["max_documents"], rng, stored)
             wrong = _wrong(trainer, stream, batch, head)
             for r, row in enumerate(rows):
                 at = r * shape["length"]

@@ -1,6 +1,6 @@
 """No held-out item occurs in the training stream: the stream is regenerated from its seed and searched.
 
-Default: a fixed sample of the documents trained on. `--full`: all of them. Needs the standard library alone.
+Default: a fixed sample of the documents trained on. `--full`: all of them, in parallel with pytest-xdist's `-n`. Needs the standard library alone.
 """
 import json
 import pathlib
@@ -11,7 +11,9 @@ from corpus import evalsets, stream
 from holdout import HeldOut
 
 kModel = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"
+kParts = json.loads((kModel / "training.json").read_text())["parts"]
 kSample = {"short": 20_000, "long": 200, "huge": 10}  # documents of each stream and part
+kShares = 8  # of a part: cases of their own, so that the whole can be walked in parallel
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +40,16 @@ def test_stream_is_a_pure_function_of_seed_and_index():
     assert stream.document(1, 777) != stream.document(2, 777)
 
 
-def test_no_held_out_item_is_trained(held_out, request):
-    record = json.loads((kModel / "training.json").read_text())
-    checked = 0
-    for part in record["parts"]:
-        for name, total in part["documents"].items():
-            stride = 1 if request.config.getoption("--full", default=False) else max(1, total // kSample[name])
-            for i in range(0, total, stride):
-                leaks = held_out.leaks(stream.document(part["seed"], i, name, mixture=part["mixture"]))
-                assert not leaks, f"document {i} of stream {name} gives away {leaks}"
-                checked += 1
+@pytest.mark.parametrize("share", range(kShares))
+@pytest.mark.parametrize("number", range(1, len(kParts) + 1))
+def test_no_held_out_item_is_trained(held_out, request, number, share):
+    part, checked = kParts[number - 1], 0
+    for name, total in part["documents"].items():
+        stride = 1 if request.config.getoption("--full", default=False) else max(1, total // kSample[name])
+        for i in range(share * stride, total, kShares * stride):
+            leaks = held_out.leaks(stream.document(part["seed"], i, name, mixture=part["mixture"]))
+            assert not leaks, f"document {i} of stream {name} of part {number} gives away {leaks}"
+            checked += 1
     assert checked >= 1000
 
 

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import config  # noqa: E402
+import latents  # noqa: E402
 import mxfp4  # noqa: E402
 import parameters  # noqa: E402
 from decode import Decoder  # noqa: E402
@@ -22,8 +23,8 @@ def _weights(text):
     return out
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_decoder_agrees_with_training_forward(sparse):
+@pytest.mark.parametrize("sparse, stored", [(False, "bf16"), (True, "bf16"), (True, "fp8"), (True, "nvfp4")])
+def test_decoder_agrees_with_training_forward(sparse, stored):
     text = config.make(config.kToy)["text_config"]
     weights = _weights(text)
     lengths, row = [40, 24], 64
@@ -33,8 +34,8 @@ def test_decoder_agrees_with_training_forward(sparse):
     document = torch.repeat_interleave(torch.arange(2), torch.tensor(lengths)).int()
     target = torch.roll(ids, -1)
     batch = {"ids": ids, "target": target, "position": position, "document": document, "valid": torch.ones(row), "rows": 1,
-             "sampled": torch.arange(row)[None]}
-    decoder = Decoder(text, weights, None if sparse else 10_000)
+             "latents": torch.full((row,), latents.kFormats.index(stored)), "sampled": torch.arange(row)[None]}
+    decoder = Decoder(text, weights, None if sparse else 10_000, latent_format=stored)
     at = 0
     for n in lengths:
         decoder.start(1, n)
@@ -59,6 +60,59 @@ def test_mxfp4_round_trip_and_nibble_order():
     one[0, 0], one[0, 1] = 4.0, -6.0
     packed, scale = mxfp4.pack(one)
     assert packed[0, 0].item() == 6 | (15 << 4) and scale[0, 0].item() == 127
+
+
+def _nearest(x, magnitudes):
+    """By search of all codes: the nearest magnitude, of two equally near ones that of the even code."""
+    gap = (x.abs().double().unsqueeze(-1) - magnitudes).abs()
+    codes = torch.arange(len(magnitudes))
+    best = torch.where(gap == gap.amin(-1, keepdim=True), codes % 2 * 1000 + codes, 1 << 20).amin(-1) % 1000
+    return torch.copysign(magnitudes[best].float(), x)
+
+
+kE4m3 = torch.tensor([(c % 8) * 2.0 ** -9 if c < 8 else (1 + c % 8 / 8) * 2.0 ** (c // 8 - 7) for c in range(127)], dtype=torch.float64)
+kE2m1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+
+
+def test_latents_are_those_of_the_cache_formats():
+    rng = torch.Generator().manual_seed(7)
+    size = 2.0 ** torch.randint(-14, 12, (60, 1), generator=rng)
+    c, pe = (torch.randn(60, n, generator=rng) * size for n in (512, 64))
+    halfway = (kE4m3[1:] + kE4m3[:-1]).float() / 2
+    c[0, :126], c[1, :126], c[2, :16] = halfway, -halfway, 0.0
+    c[3, :16] = torch.tensor([6, 5, 3.5, 2.5, 1.75, 1.25, 0.75, 0.25, -5, -3.5, -2.5, -1.75, -1.25, -0.75, -0.25, 0])  # scale 1, every tie
+    pe = pe.bfloat16()
+    stored = {name: latents.stored(c, pe, torch.full((60,), n)) for n, name in enumerate(latents.kFormats)}
+    blocks = c.unflatten(-1, (-1, 16))
+    scale = _nearest(blocks.abs().amax(-1, keepdim=True) / 6, kE4m3)
+    fp4 = torch.where(scale == 0, 0.0, _nearest(blocks / torch.where(scale == 0, 1.0, scale), kE2m1) * scale).flatten(-2)
+    expected = {"bf16": (c, pe), "fp8": (_nearest(c, kE4m3), _nearest(pe.float(), kE4m3)), "nvfp4": (fp4, _nearest(pe.float(), kE4m3))}
+    assert (scale == 0).any() and (scale == 448).any()
+    for name, (a, b) in expected.items():
+        assert torch.equal(stored[name][0], a.bfloat16()) and torch.equal(stored[name][1], b.bfloat16()), name
+        if name != "bf16":
+            assert (stored[name][0] != c.bfloat16()).float().mean() > 0.3
+
+
+def test_the_gradient_passes_the_rounding_of_latents():
+    c, pe = torch.randn(3, 512).requires_grad_(), torch.randn(3, 64).bfloat16().requires_grad_()
+    a, b = latents.stored(c, pe, torch.arange(3))
+    seed = torch.randn(3, 512).bfloat16(), torch.randn(3, 64).bfloat16()
+    torch.autograd.backward((a, b), seed)
+    assert torch.equal(c.grad, seed[0].float()) and torch.equal(pe.grad, seed[1])
+
+
+def test_mixed_latents_are_one_format_a_document_and_all_formats_a_batch():
+    import numpy as np
+
+    import data
+    rows = [[([5, 6, 7], [0, 1, 1])] * 40] * 2
+    made = data.batch(rows, 128, 90, np.random.default_rng(1), "mixed")
+    document, code = made["document"], made["latents"]
+    for d in document.unique():
+        assert len(code[document == d].unique()) == 1
+    assert set(code.tolist()) == {0, 1, 2}
+    assert set(data.batch(rows, 128, 90, np.random.default_rng(1))["latents"].tolist()) == {0}
 
 
 def test_known_words_of_events_have_weight_and_change_no_token():

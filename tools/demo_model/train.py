@@ -24,6 +24,7 @@ kShapes = {
     "toy": {"short": dict(rows=2, length=512, max_documents=64, lookahead=4, shrink=16),
             "long": dict(rows=1, length=512, max_documents=16, lookahead=4, shrink=64),
             "huge": dict(rows=1, length=1024, max_documents=8, lookahead=2, shrink=128)}}
+kShapes["demo-on-cpu"] = kShapes["toy"]  # the demo's weights at the toy's row lengths
 
 kLongFrom, kHugeFrom, kHugeEvery = 0.04, 0.1, 60
 
@@ -115,6 +116,12 @@ class Trainer:
         print(f"captured {key} in {time.time() - begin:.1f} s, {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB", flush=True)
         return metrics
 
+    def publish(self, quantise):
+        """Writes the masters into the stored tensors once more, the experts rounded or not."""
+        self.drop_graphs()
+        self.optimiser.quantise = quantise
+        self.optimiser.publish()
+
     def state(self):
         return {"optimiser": self.optimiser.state(), "biases": self.biases}
 
@@ -138,20 +145,21 @@ def stream_of(step, fraction):
 
 
 def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0), checkpoint=None, resume=None, warm=None, rate=3e-3,
-          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None, mixture="broad"):
+          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None, mixture="broad", stored="bf16", export_every=None):
     """Trains for `seconds` of a schedule of `whole_seconds` (both count everything up to the last step, compiles included).
 
-    resume: checkpoint of an earlier part of the schedule. warm: folder of an exported model to start from.
+    resume: checkpoint of an earlier part of the schedule. warm: folder of an exported model to start from. stored: format of the latents,
+    or "mixed" (latents.py). export_every: seconds between exports on the way, for a run that may be cut off.
     Returns the trainer and the log.
     """
     begin = time.time()
     folder, whole_seconds = pathlib.Path(folder), whole_seconds or seconds
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    whole = config.make(config.kDemo if shape == "demo" else config.kToy)
+    whole = config.make(config.kToy if shape == "toy" else config.kDemo)
     text, shapes = whole["text_config"], kShapes[shape]
     saved = torch.load(resume, map_location=device) if resume else {}
     first, tokens = saved.get("documents", {n: 0 for n in shapes}), saved.get("tokens", {n: 0 for n in shapes})
-    batches = {n: iter(data.loader(folder, seed, first[n], n, mixture, shapes[n], w)) for n, w in zip(shapes, workers)}
+    batches = {n: iter(data.loader(folder, seed, first[n], n, mixture, stored, shapes[n], w)) for n, w in zip(shapes, workers)}
     start = {n: w.float().to(device) for n, w in export.read(pathlib.Path(warm), text).items()} if warm else None
     trainer = Trainer(text, shapes, device, start)
     if saved:
@@ -161,6 +169,8 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
             bias.copy_(start[name])
     log, step, counts = list(saved.get("log", [])), saved.get("steps", 0), {n: 0 for n in shapes}
     before, first_step, last_index = saved.get("seconds", 0.0), step, dict(first)
+    config.write(folder, whole)
+    exported = begin
     print(f"parameters {sum(w.numel() for w in trainer.weights.values()):,}; start-up {time.time() - begin:.1f} s", flush=True)
     while True:
         elapsed = time.time() - begin
@@ -192,16 +202,17 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
                 raise RuntimeError("the loss is not finite")
             if counts[stream] % {"short": 150, "long": 75, "huge": 10}[stream] == 0 or step < 4 or device == "cpu":
                 print(json.dumps(entry), flush=True)
+        if export_every and time.time() - exported > export_every:
+            export.write(folder, text, trainer.weights)
+            exported = time.time()
+            print(f"exported after step {step}", flush=True)
     del batches
     seconds_used = before + time.time() - begin
     if checkpoint:
         torch.save({"trainer": trainer.state(), "documents": last_index, "tokens": tokens, "log": log, "steps": step, "seconds": seconds_used},
                    checkpoint)
-    trainer.drop_graphs()
-    trainer.optimiser.quantise = True
-    trainer.optimiser.publish()
-    config.write(folder, whole)
+    trainer.publish(quantise=True)
     size = export.write(folder, text, trainer.weights)
-    record = {"seed": seed, "mixture": mixture, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
+    record = {"seed": seed, "mixture": mixture, "latents": stored, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
               "parameters": sum(w.numel() for w in trainer.weights.values()), "tensor_bytes": size, "log": log}
     return text, trainer, record

@@ -9,7 +9,8 @@ from . import agents, arith, chat, context, events, jsonx, keyvalue, measures, r
 from .split import TRAIN
 
 # Shares of documents: "broad" from nothing, "lines" for weights that have the skills of short texts and lack those of lines,
-# "balance" for those that have both and are weakest at sorting and measures.
+# "balance" for those that have both and are weakest at sorting and measures, "registers" for those whose state and totals must bear rounded
+# latents while everything else is kept.
 kMixtures = {
     "broad": {
         "short": (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09),
@@ -28,6 +29,12 @@ kMixtures = {
                   ("sorting", 0.18), ("chat", 0.11), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.012), ("hop", 0.012),
                   ("aggregate", 0.07), ("events", 0.06)),
         "long": (("needle", 0.30), ("hop", 0.15), ("aggregate", 0.20), ("events", 0.35)),
+        "huge": (("needle", 0.85), ("hop", 0.15))},
+    "registers": {
+        "short": (("arith", 0.10), ("steps", 0.12), ("tools", 0.07), ("choice", 0.07), ("agents", 0.04), ("json", 0.06), ("schema", 0.08),
+                  ("sorting", 0.18), ("chat", 0.11), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.012), ("hop", 0.012),
+                  ("aggregate", 0.07), ("events", 0.16)),
+        "long": (("needle", 0.27), ("hop", 0.13), ("aggregate", 0.15), ("events", 0.45)),
         "huge": (("needle", 0.85), ("hop", 0.15))}}
 kStreams = ("short", "long", "huge")
 # Tokens of a key-value document, drawn with a uniform logarithm.
