@@ -57,10 +57,13 @@ void experts(Bench& bench) {
   const MoeConfig config{.num_experts = kExperts, .experts_per_token = kChoices, .intermediate_size = kInter};
   std::mt19937 random(1);
   const Goal goals[] = {
-      {1, 16, 68, "latency: 28 chunks of eight dependent matrix instructions at 3 warps a scheduler; two launches"},
-      {8, 90, 176, "latency: DRAM 57 % busy in the first product; 2.2 waves of blocks, each waits for its first weights"},
+      {1, 16, 68,
+       "latency: 28 chunks of eight dependent matrix instructions at 3 warps a scheduler; two launches"},
+      {8, 90, 176,
+       "latency: DRAM 57 % busy in the first product; 2.2 waves of blocks, each waits for its first weights"},
       {64, 420, 844, "instructions: decoding e2m1 keeps the integer pipe two thirds busy while blocks run"},
-      {8192, 3000, 7100, "arrival of gathered rows of x: multipliers wait 29 % of the first product; tensor pipe 29 % busy"}};
+      {8192, 3000, 7100,
+       "arrival of gathered rows of x: multipliers wait 29 % of the first product; tensor pipe 29 % busy"}};
   for (const Goal& goal : goals) {
     const int rows = goal.rows, sets = rows == 1 ? 32 : rows == 8 ? 8 : 2;
     const std::vector<int32_t> chosen = draw(rows * sets, random);
@@ -100,8 +103,8 @@ void experts(Bench& bench) {
     const int64_t entries = int64_t{rows} * kChoices;
     const DeviceArray<bf16> down = random_bf16(entries * kIn);
     bench.add({.name = "experts_8192_combine",
-               .value = bench.microseconds(sets,
-                                           [&](int set) { sum_experts(args(set), down.data(), bench.stream()); }),
+               .value = bench.microseconds(
+                   sets, [&](int set) { sum_experts(args(set), down.data(), bench.stream()); }),
                .limit = bench.limit_of_bytes(static_cast<double>(entries) * kIn * 2 + 4.0 * rows * kIn)});
   }
 }

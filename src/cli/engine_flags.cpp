@@ -68,8 +68,9 @@ void EngineFlags::add_to(CLI::App& app) {
   const auto group = [](CLI::Option* option) { option->group("Engine"); };
   group(app.add_option("--max-num-seqs", scheduler.max_num_seqs, "answers in progress at once")
             ->transform(whole_number(1, kMostSeqs)));
-  group(app.add_option("--max-num-batched-tokens", scheduler.max_num_batched_tokens,
-                       "tokens computed in one step, decoded ones first; 512 on a CPU, 4096 on a GPU when not given")
+  group(app.add_option(
+               "--max-num-batched-tokens", scheduler.max_num_batched_tokens,
+               "tokens computed in one step, decoded ones first; 512 on a CPU, 4096 on a GPU when not given")
             ->transform(whole_number(1, kMostBatchedTokens)));
   group(app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", prefix_caching,
                      "start from what requests before have computed (on)"));

@@ -12,7 +12,8 @@
 namespace perigee::cli {
 
 struct EngineFlags {
-  SchedulerOptions scheduler = {.max_num_seqs = 16, .max_num_batched_tokens = 0};  // of tokens 0: as suits the device
+  SchedulerOptions scheduler = {.max_num_seqs = 16,
+                                .max_num_batched_tokens = 0};  // of tokens 0: as suits the device
   bool prefix_caching = true;
   std::string record;
   std::function<void(StepPhase)> on_phase = {};  // no flag: for measurements

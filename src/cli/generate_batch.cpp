@@ -26,7 +26,8 @@ void BatchFlags::add_to(CLI::App& app) {
           ->check(not_empty()));
   group(app.add_option("--max-num-seqs", max_num_seqs, "answers computed at once")
             ->transform(whole_number(1, 256)));
-  group(app.add_option("--max-num-batched-tokens", max_num_batched_tokens, "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
+  group(app.add_option("--max-num-batched-tokens", max_num_batched_tokens,
+                       "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
             ->transform(whole_number(16, 1 << 20)));
   served.add_to(app);
 }

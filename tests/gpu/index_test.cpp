@@ -75,8 +75,8 @@ IndexCase scored(int keys, int rows, int top_k, const std::function<float(int)>&
   return c;
 }
 
-// Rising scores make every key a candidate, falling ones none behind the first; a plateau ends each way, and the last
-// key alone is better than all.
+// Rising scores make every key a candidate, falling ones none behind the first; a plateau ends each way, and
+// the last key alone is better than all.
 TEST(GpuIndexSelect, ScoresInAnyOrderOfPositions) {
   constexpr int kKeys = 20'011;
   const std::pair<const char*, std::function<float(int)>> orders[] = {
@@ -98,7 +98,8 @@ TEST(GpuIndexSelect, ScoresInAnyOrderOfPositions) {
 // Lengths around what a block takes at a time and holds.
 TEST(GpuIndexSelect, AroundChunksOfManyRows) {
   for (int levels : {2, 3000}) {
-    IndexCase c = integers(40 + levels, 1, 2048, {{4'098, 4}, {8'194, 4}, {12'290, 4}, {2'050, 4}, {9'000, 3}}, levels);
+    IndexCase c =
+        integers(40 + levels, 1, 2048, {{4'098, 4}, {8'194, 4}, {12'290, 4}, {2'050, 4}, {9'000, 3}}, levels);
     for (int top_k : {1, 2'047, 2'048}) {
       c.top_k = top_k;
       EXPECT_TRUE(c.run(test::gpu()) == c.brute_force()) << levels << " levels, top " << top_k;

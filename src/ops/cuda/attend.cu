@@ -1,8 +1,8 @@
-// sparse_attend and dense_attend: on Hopper by attend_few_sm90.cu and attend_sm90.cu, and for any GPU since sm_80 in three
-// launches. There a walk (one row, 16 heads, one attention lane, one segment) is shared by kBlocks blocks: logits and
-// their maxima, parallel over the tiles of keys; weights p̂ and what a tile rescales by, once the maxima of the tiles
-// before are known; values, parallel over slices of the latent's dimensions, each block walking all tiles in order. The
-// same sums everywhere.
+// sparse_attend and dense_attend: on Hopper by attend_few_sm90.cu and attend_sm90.cu, and for any GPU since
+// sm_80 in three launches. There a walk (one row, 16 heads, one attention lane, one segment) is shared by
+// kBlocks blocks: logits and their maxima, parallel over the tiles of keys; weights p̂ and what a tile
+// rescales by, once the maxima of the tiles before are known; values, parallel over slices of the latent's
+// dimensions, each block walking all tiles in order. The same sums everywhere.
 #include "ops/cuda/attend.cuh"
 
 #include <algorithm>
@@ -36,10 +36,10 @@ struct alignas(16) Step {
 // Of every walk of a launch; `tiles` is the most that one can have.
 struct Workspace {
   const uint8_t** record;  // [walks, tiles, 64] null: no key
-  float2* logit;           // [walks, tiles, 16 heads, 32] of keys 16·(i/8) + i%8 and 8 later, scaled by nothing
-  float* tile_max;         // [walks, tiles, 16]
-  Step* step;              // [walks, tiles, 16]
-  uint4* weight;           // [walks, tiles, 4, 32] p̂ as the first operand of four matrix instructions
+  float2* logit;    // [walks, tiles, 16 heads, 32] of keys 16·(i/8) + i%8 and 8 later, scaled by nothing
+  float* tile_max;  // [walks, tiles, 16]
+  Step* step;       // [walks, tiles, 16]
+  uint4* weight;    // [walks, tiles, 4, 32] p̂ as the first operand of four matrix instructions
 };
 
 struct Parameters : AttendParameters {
@@ -390,7 +390,8 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   const bool hopper = PERIGEE_SM90 && device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
   const bool folded = p.walks() > 1;
   const int64_t tile_bytes = kKeyTile * 8 + kHeads * (kKeyTile * (4 + 2) + 4 + int64_t{sizeof(Step)});
-  const int64_t walk_bytes = (hopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
+  const int64_t walk_bytes =
+      (hopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
   const int64_t at_once =
       walk_bytes == 0 ? rows : std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
   const int64_t walks = at_once * walks_of_row;

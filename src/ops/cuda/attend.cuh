@@ -72,8 +72,8 @@ struct Walk {
   }
 };
 
-// Rows [first_row, first_row + rows), a cluster of blocks for each walk of 16 heads: false, and nothing done, if they are
-// so many that launch_attend_rows is faster. sm_90.
+// Rows [first_row, first_row + rows), a cluster of blocks for each walk of 16 heads: false, and nothing done,
+// if they are so many that launch_attend_rows is faster. sm_90.
 bool launch_attend_few(const AttendParameters& p, int rows, cudaStream_t stream);
 // The same, a block for each walk of up to 64 heads.
 void launch_attend_rows(const AttendParameters& p, int rows, cudaStream_t stream);

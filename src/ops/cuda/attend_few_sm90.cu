@@ -1,7 +1,8 @@
-// sparse_attend and dense_attend of few rows on Hopper: a cluster of blocks shares a walk, in rounds of so many tiles
-// that a block's part fits its shared memory. What a round reads is asked for at its beginning: the whole latents of the
-// tiles whose logits a block makes, and its slice of the value's dimensions of all tiles. Blocks then tell each other
-// the maxima of their tiles, and the weights p̂; every block adds its slice of the value over all tiles in order.
+// sparse_attend and dense_attend of few rows on Hopper: a cluster of blocks shares a walk, in rounds of so
+// many tiles that a block's part fits its shared memory. What a round reads is asked for at its beginning:
+// the whole latents of the tiles whose logits a block makes, and its slice of the value's dimensions of all
+// tiles. Blocks then tell each other the maxima of their tiles, and the weights p̂; every block adds its slice
+// of the value over all tiles in order.
 #include "ops/cuda/attend.cuh"
 
 #if PERIGEE_SM90
@@ -26,8 +27,9 @@ constexpr int kSteps = kLatentDim / kStepK, kTileSteps = kKeyTile / kStepK;
 template <LatentFormat kFormat, int kBlocks>
 struct Share {
   static constexpr int kTiles = kFormat == LatentFormat::kBf16 ? 1 : 2;  // whose logits a block makes
-  static constexpr int kRound = kTiles * kBlocks;                        // tile `rank + j · kBlocks` is a block's j-th
-  static constexpr int kDims = kLatentRank / kBlocks, kChains = kDims / 8;  // warps that add values: 8 dimensions each
+  static constexpr int kRound = kTiles * kBlocks;  // tile `rank + j · kBlocks` is a block's j-th
+  static constexpr int kDims = kLatentRank / kBlocks,
+                       kChains = kDims / 8;  // warps that add values: 8 dimensions each
   static constexpr int kKeys = kRound * kKeyTile;
   using Latents = EightLatents<kFormat>;
   using Slices = LatentSlices<kFormat, kDims>;
@@ -35,10 +37,12 @@ struct Share {
 
   // A tile as values need it, at the same place in every block.
   struct Weights {
-    float sum[kHeads];      // Σp
-    float rescale[kHeads];  // of the value before: from here on one copy brings it
+    float sum[kHeads];          // Σp
+    float rescale[kHeads];      // of the value before: from here on one copy brings it
     bf16 p[kHeads * kKeyTile];  // a tile of mma.cuh
-    __device__ static int copied_bytes(int heads) { return int{sizeof(rescale)} + heads * kKeyTile * int{sizeof(bf16)}; }
+    __device__ static int copied_bytes(int heads) {
+      return int{sizeof(rescale)} + heads * kKeyTile * int{sizeof(bf16)};
+    }
   };
 
   struct Memory {
@@ -64,8 +68,8 @@ struct ClusterWalk : Walk {
         index((int64_t{row} * a.groups + group) * a.walks() + walk) {}
 };
 
-// Of a tile, a warp has eight keys as columns of its products, such that Σp adds keys 8, 1 and 16 apart within the warp
-// and then those 32, 2 and 4 apart across warps.
+// Of a tile, a warp has eight keys as columns of its products, such that Σp adds keys 8, 1 and 16 apart
+// within the warp and then those 32, 2 and 4 apart across warps.
 __device__ int key_of_column(int warp, int column) {
   return column % 2 * 8 + column / 2 % 2 + column / 4 * 16 + warp % 2 * 32 + warp / 2 % 2 * 2 + warp / 4 * 4;
 }
@@ -129,25 +133,29 @@ class Block {
     return page_[p / kPageTokens] + (a_.pages.latent_offset + p % kPageTokens * latent_bytes(kFormat));
   }
 
-  // The bytes that barriers wait for in this round. Every block tells its maxima, of tiles that do not exist too: so
-  // none writes to another that is still in the round before.
+  // The bytes that barriers wait for in this round. Every block tells its maxima, of tiles that do not exist
+  // too: so none writes to another that is still in the round before.
   __device__ void announce() {
     const int i = static_cast<int>(threadIdx.x);
     if (i == 0) arrive_expecting(&m_.maxima, int{sizeof(m_.tile_max)});
     if (i < tiles_) {
       const bool own = i % kBlocks == rank_;
-      arrive_expecting(&m_.weighted[i], int{sizeof(S::Weights::sum)} + (own ? 0 : S::Weights::copied_bytes(walk_.heads)));
+      arrive_expecting(&m_.weighted[i],
+                       int{sizeof(S::Weights::sum)} + (own ? 0 : S::Weights::copied_bytes(walk_.heads)));
     }
   }
 
-  // All that the round reads. A warp brings the latents that it reads itself: a lane, every kPart-th piece of a few keys.
+  // All that the round reads. A warp brings the latents that it reads itself: a lane, every kPart-th piece of
+  // a few keys.
   __device__ void request() {
     using Latents = typename S::Latents;
     using Slices = typename S::Slices;
     constexpr int kPart = Latents::kPieces % 8 == 0 ? 8 : Latents::kPieces % 4 == 0 ? 4 : 2;
-    constexpr int kAtOnce = 32 / kPart, kOwn = S::kTiles * 8 / kAtOnce;  // keys a copy of the warp, and of the lane
-    constexpr int kShare = S::kKeys * Slices::kPieces / kThreads;         // pieces of slices
-    static_assert(S::kTiles * 8 % kAtOnce == 0 && Latents::kPieces % kPart == 0 && S::kKeys * Slices::kPieces % kThreads == 0);
+    constexpr int kAtOnce = 32 / kPart,
+                  kOwn = S::kTiles * 8 / kAtOnce;                  // keys a copy of the warp, and of the lane
+    constexpr int kShare = S::kKeys * Slices::kPieces / kThreads;  // pieces of slices
+    static_assert(S::kTiles * 8 % kAtOnce == 0 && Latents::kPieces % kPart == 0 &&
+                  S::kKeys * Slices::kPieces % kThreads == 0);
     const int thread = static_cast<int>(threadIdx.x);
 
     int of_latent[kOwn], of_slice[kShare];
@@ -155,7 +163,8 @@ class Block {
       const int slot = i * kAtOnce + lane_ / kPart;
       return (rank_ + slot / 8 * kBlocks) * kKeyTile + key_of_column(warp_, slot % 8);
     });
-    find_positions(of_slice, [&](int i) { return Slices::key_of((i * kThreads + thread) / Slices::kPieces); });
+    find_positions(of_slice,
+                   [&](int i) { return Slices::key_of((i * kThreads + thread) / Slices::kPieces); });
     announce();
     if (first_ == 0) request_query();
 
@@ -169,7 +178,8 @@ class Block {
 #pragma unroll
       for (int first_piece = 0; first_piece < Latents::kPieces; first_piece += kPart) {
         static_assert(8 % kPart == 0);  // so that `offset` of first_piece + piece is this
-        copy_16(to + Latents::offset(first_piece, slot % 8 ^ piece), exists ? r + first_piece * 16 : r, exists);
+        copy_16(to + Latents::offset(first_piece, slot % 8 ^ piece), exists ? r + first_piece * 16 : r,
+                exists);
       }
     }
     commit_copies();
@@ -180,7 +190,8 @@ class Block {
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int at = i * kThreads + thread;
-      Slices::template copy<S::kKeys>(m_.slices, at / Slices::kPieces, at % Slices::kPieces, from[i], rank_, a_.query);
+      Slices::template copy<S::kKeys>(m_.slices, at / Slices::kPieces, at % Slices::kPieces, from[i], rank_,
+                                      a_.query);
     }
     commit_copies();
   }
@@ -193,7 +204,8 @@ class Block {
       const int h = head + lane_ / 16, piece = warp_ * 16 + lane_ % 16;
       const bool exists = h < walk_.heads;
       if (piece < kPieces)
-        copy_16(m_.query + h * kQueryStride + piece * kPiece, query + (exists ? h * kLatentDim + piece * kPiece : 0), exists);
+        copy_16(m_.query + h * kQueryStride + piece * kPiece,
+                query + (exists ? h * kLatentDim + piece * kPiece : 0), exists);
     }
     commit_copies();
   }
@@ -222,7 +234,8 @@ class Block {
 
   // Whether key 0 or 1 of the thread's two exists in the block's j-th tile.
   __device__ bool exists(int j, int which) const {
-    const int key = (first_ + rank_ + j * kBlocks) * kKeyTile + key_of_column(warp_, 2 * fragment_pair() + which);
+    const int key =
+        (first_ + rank_ + j * kBlocks) * kKeyTile + key_of_column(warp_, 2 * fragment_pair() + which);
     return key < walk_.keys;
   }
 
@@ -255,7 +268,8 @@ class Block {
     constexpr int kQuarters = kHeads / 4;
     const int i = static_cast<int>(threadIdx.x);
     static_assert(S::kTiles * kQuarters * kBlocks <= kThreads);
-    if (i < S::kTiles * kQuarters * kBlocks) use(i / kBlocks / kQuarters, i / kBlocks % kQuarters, i % kBlocks);
+    if (i < S::kTiles * kQuarters * kBlocks)
+      use(i / kBlocks / kQuarters, i / kBlocks % kQuarters, i % kBlocks);
   }
   __device__ static float4 read_quarter(const float* heads, int quarter) {
     return reinterpret_cast<const float4*>(heads)[quarter];
@@ -319,8 +333,8 @@ class Block {
         if (tile >= tiles_) break;
 #pragma unroll 1
         for (int further = 1 + warp_; further < kBlocks; further += kWarps) {
-          copy_in((rank_ + further) % kBlocks, m_.weights[tile].rescale, S::Weights::copied_bytes(walk_.heads),
-                  &m_.weighted[tile]);
+          copy_in((rank_ + further) % kBlocks, m_.weights[tile].rescale,
+                  S::Weights::copied_bytes(walk_.heads), &m_.weighted[tile]);
         }
       }
     }
@@ -335,7 +349,8 @@ class Block {
       for (int stride = 1; stride < kWarps; stride *= 2) {
 #pragma unroll
         for (int w = 0; w < kWarps; w += 2 * stride) {
-          x[w] = {x[w].x + x[w + stride].x, x[w].y + x[w + stride].y, x[w].z + x[w + stride].z, x[w].w + x[w + stride].w};
+          x[w] = {x[w].x + x[w + stride].x, x[w].y + x[w + stride].y, x[w].z + x[w + stride].z,
+                  x[w].w + x[w + stride].w};
         }
       }
       store_in(to, reinterpret_cast<float4*>(m_.weights[tile].sum) + quarter, x[0], &m_.weighted[tile]);
@@ -361,7 +376,8 @@ class Block {
     return t;
   }
   __device__ FragmentB value(int tile, int k) const {
-    return S::Slices::template load<S::kKeys>(m_.slices, tile * kTileSteps + k, warp_, rank_, a_.pages.latent_scale);
+    return S::Slices::template load<S::kKeys>(m_.slices, tile * kTileSteps + k, warp_, rank_,
+                                              a_.pages.latent_scale);
   }
 
   // The warp's eight dimensions. While products of a tile run, the next one's operands are made.
@@ -405,7 +421,8 @@ class Block {
       }
       const int64_t at = walk_.index * kHeads + head;
       *reinterpret_cast<float2*>(a_.value + at * kLatentRank + dim) = {x, y};
-      if (rank_ == 0 && warp_ == 0 && fragment_pair() == 0) a_.sums[at] = {carried_[half] * a_.scale, sum_[half]};
+      if (rank_ == 0 && warp_ == 0 && fragment_pair() == 0)
+        a_.sums[at] = {carried_[half] * a_.scale, sum_[half]};
     }
   }
 

@@ -1,7 +1,7 @@
 // sparse_attend and dense_attend of many rows on Hopper: a block takes one walk of up to 64 heads after the
-// other. Two warpgroups bring tiles of 64 keys as bf16 into two buffers (latent_loader.cuh); of two others the
-// first makes logits and weights of even tiles, the second of odd ones, and both add values: 256 of the 512
-// dimensions each, of every tile in order. While one makes weights the other multiplies.
+// other. Two warpgroups bring tiles of 64 keys as bf16 into two buffers (latent_loader.cuh); of two others
+// the first makes logits and weights of even tiles, the second of odd ones, and both add values: 256 of the
+// 512 dimensions each, of every tile in order. While one makes weights the other multiplies.
 //
 // Weights p̂ go from registers into the owner's products, and to the other warpgroup through shared memory, in
 // place of the keys' last 64 dimensions, which only logits need.
@@ -47,7 +47,8 @@ struct Work {
   int count, groups;  // groups of up to 64 heads
 
   Work(const AttendParameters& a, int rows)
-      : count(rows * a.walks() * ((a.heads + kHeads - 1) / kHeads)), groups((a.heads + kHeads - 1) / kHeads) {}
+      : count(rows * a.walks() * ((a.heads + kHeads - 1) / kHeads)),
+        groups((a.heads + kHeads - 1) / kHeads) {}
   struct Item {
     int row;  // of the launch
     int walk, first_head, heads;
@@ -197,8 +198,8 @@ class Multiplier {
     sync_threads<1 + kGroup, kWarpgroup>();  // all four warps have their logits: nobody reads these keys
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(
-                       tile + tile_offset(warp_ * 16 + lane % 16, 2 * k + lane / 16))),
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                       shared_address(tile + tile_offset(warp_ * 16 + lane % 16, 2 * k + lane / 16))),
                    "r"(weight[k].x[0]), "r"(weight[k].x[1]), "r"(weight[k].x[2]), "r"(weight[k].x[3])
                    : "memory");
     }
@@ -300,12 +301,11 @@ class Multiplier {
           *reinterpret_cast<uint32_t*>(out + j * 8) = bf16_pair(z(j, i).x * inverse, z(j, i).y * inverse);
         continue;
       }
-      const int64_t at = (int64_t{item.row} * a_.groups + head / kWalkHeads) * walk_rows + item.walk * kWalkHeads +
-                         head % kWalkHeads;
+      const int64_t at = (int64_t{item.row} * a_.groups + head / kWalkHeads) * walk_rows +
+                         item.walk * kWalkHeads + head % kWalkHeads;
       float* value = a_.value + at * kLatentRank + dim;
 #pragma unroll
-      for (int j = 0; j < kValueDims / 8; ++j)
-        *reinterpret_cast<float2*>(value + j * 8) = z(j, i);
+      for (int j = 0; j < kValueDims / 8; ++j) *reinterpret_cast<float2*>(value + j * 8) = z(j, i);
       if (kGroup == 0 && lane % 4 == 0) a_.sums[at] = {heads_.max[i], heads_.sum[i]};
     }
   }

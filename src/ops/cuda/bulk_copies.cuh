@@ -1,5 +1,6 @@
-// Copies by Hopper's tensor memory accelerator into the shared memory of one block or of several blocks of a cluster,
-// the barriers in shared memory that count their bytes, and the cluster itself; barriers of part of a block.
+// Copies by Hopper's tensor memory accelerator into the shared memory of one block or of several blocks of a
+// cluster, the barriers in shared memory that count their bytes, and the cluster itself; barriers of part of
+// a block.
 #pragma once
 
 #include <cuda.h>
@@ -12,10 +13,13 @@ namespace perigee::cuda {
 using CopyBarrier = uint64_t;
 
 __device__ inline void init_barrier(CopyBarrier* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
 }
 // After init_barrier, before other threads and other blocks use the barriers.
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 __device__ inline void arrive(CopyBarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -27,11 +31,13 @@ __device__ inline void arrive_warp(CopyBarrier* barrier) {
 }
 // One arrival, which announces `bytes` besides.
 __device__ inline void arrive_expecting(CopyBarrier* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
                : "memory");
 }
-// One arrival at the barrier of the same place in block `rank` of the cluster. It orders no writes of this thread before
-// reads in the other block (a release at cluster scope costs a microsecond): it says that products have read a stage.
+// One arrival at the barrier of the same place in block `rank` of the cluster. It orders no writes of this
+// thread before reads in the other block (a release at cluster scope costs a microsecond): it says that
+// products have read a stage.
 __device__ inline void arrive_at(CopyBarrier* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -55,10 +61,11 @@ __device__ inline void wait_barrier(CopyBarrier* barrier, uint32_t parity) {
       : "memory");
 }
 
-// A box of a tensor map of four dimensions from (i, j, k, l) on, to the same place in every block of the cluster that `blocks` has
-// a bit of; each one's `barrier` counts its bytes. Elements outside the tensor come as zeros.
-__device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, int k, int l, CopyBarrier* barrier,
-                                uint16_t blocks) {
+// A box of a tensor map of four dimensions from (i, j, k, l) on, to the same place in every block of the
+// cluster that `blocks` has a bit of; each one's `barrier` counts its bytes. Elements outside the tensor come
+// as zeros.
+__device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, int k, int l,
+                                CopyBarrier* barrier, uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
@@ -66,18 +73,21 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int i, int j, 
       : "memory");
 }
 
-// `bytes` bytes of device memory, a multiple of 16, to the same place in every block of the cluster that `blocks` has a
-// bit of, as copy_box. Addresses are 16-byte aligned.
-__device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier, uint16_t blocks) {
+// `bytes` bytes of device memory, a multiple of 16, to the same place in every block of the cluster that
+// `blocks` has a bit of, as copy_box. Addresses are 16-byte aligned.
+__device__ inline void copy_bytes(void* to, const void* from, int bytes, CopyBarrier* barrier,
+                                  uint16_t blocks) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(to)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(to)),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
       : "memory");
 }
-// Arrives when the copies that this thread made before by copy_16 (mma.cuh) have come, as one of the expected arrivals.
+// Arrives when the copies that this thread made before by copy_16 (mma.cuh) have come, as one of the expected
+// arrivals.
 __device__ inline void arrive_after_copies(CopyBarrier* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 
 __device__ inline uint32_t rank_in_cluster() {
@@ -91,8 +101,8 @@ __device__ inline uint32_t shared_address_in(uint32_t rank, const void* p) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
   return there;
 }
-// Both arrive at the same place in block `rank`, whose `barrier` counts their bytes: who waits for it sees them. No fence
-// at cluster scope is needed (it costs a microsecond).
+// Both arrive at the same place in block `rank`, whose `barrier` counts their bytes: who waits for it sees
+// them. No fence at cluster scope is needed (it costs a microsecond).
 __device__ inline void store_in(uint32_t rank, float4* to, const float4& x, CopyBarrier* barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -100,12 +110,14 @@ __device__ inline void store_in(uint32_t rank, float4* to, const float4& x, Copy
       "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(shared_address_in(rank, barrier))
       : "memory");
 }
-// `bytes` from here; written before a publish_to_products() and a barrier of the block. By one thread of a warp.
+// `bytes` from here; written before a publish_to_products() and a barrier of the block. By one thread of a
+// warp.
 __device__ inline void copy_in(uint32_t rank, const void* what, int bytes, CopyBarrier* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address_in(rank, what)),
-               "r"(shared_address(what)), "r"(bytes), "r"(shared_address_in(rank, barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address_in(rank, what)),
+      "r"(shared_address(what)), "r"(bytes), "r"(shared_address_in(rank, barrier))
+      : "memory");
 }
 
 // `kThreads` threads of the block, whole warps, wait for each other at hardware barrier `kNumber` (1 … 15).
@@ -115,7 +127,9 @@ __device__ inline void sync_threads() {
 }
 
 // A barrier of all threads of the cluster in two halves. It orders nothing but itself.
-__device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 // A barrier of all threads of the cluster; what one wrote before, all see after.
 __device__ inline void sync_cluster() {

@@ -83,7 +83,8 @@ struct DownJob : DenseWeights<1> {
 };
 
 #if PERIGEE_SM90
-// Many rows: products of many_rows_sm90.cuh over tiles of one expert, whose rows of x are brought side by side first.
+// Many rows: products of many_rows_sm90.cuh over tiles of one expert, whose rows of x are brought side by
+// side first.
 struct GroupedJob {
   Grouping grouping{};
   template <typename Product>
@@ -116,11 +117,12 @@ __global__ void bring_together_kernel(Grouping grouping, const uint4* z, uint4* 
   const int piece = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (piece >= pieces) return;
   const int64_t position = blockIdx.x;
-  to[position * pieces + piece] = z[int64_t{grouping.entry(static_cast<int>(position)) / choices} * pieces + piece];
+  to[position * pieces + piece] =
+      z[int64_t{grouping.entry(static_cast<int>(position)) / choices} * pieces + piece];
 }
 
 // Values from one expert's matrix to the next one's, when all are equally far apart; 0 otherwise.
-int64_t expert_stride(const MoeWeights& w, ExpertLinear MoeWeights::Expert::*matrix) {
+int64_t expert_stride(const MoeWeights& w, ExpertLinear MoeWeights::Expert::* matrix) {
   const auto at = [&](size_t e) { return std::get<Linear>(w.experts[e].*matrix).weight; };
   const int64_t stride = w.experts.size() > 1 ? at(1) - at(0) : 8;
   for (size_t e = 1; e < w.experts.size(); ++e)
@@ -129,8 +131,8 @@ int64_t expert_stride(const MoeWeights& w, ExpertLinear MoeWeights::Expert::*mat
 }
 
 // False when the weights do not lie as the copy engine needs them.
-bool many_dense_experts(const MoeExpertsArgs& a, const Grouping& grouping, bf16* act, bf16* down, Arena& scratch,
-                        cudaStream_t stream) {
+bool many_dense_experts(const MoeExpertsArgs& a, const Grouping& grouping, bf16* act, bf16* down,
+                        Arena& scratch, cudaStream_t stream) {
   const int64_t gate = expert_stride(a.weights, &MoeWeights::Expert::gate),
                 up = expert_stride(a.weights, &MoeWeights::Expert::up),
                 back = expert_stride(a.weights, &MoeWeights::Expert::down);
@@ -196,7 +198,8 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
   first.activation = a.activation;
   first.choices = choices;
   first.in = a.in;
-  launch_product(first, {.outputs = intermediate, .k = a.in, .row_tile = tile, .tiles = grouping.most_tiles}, stream);
+  launch_product(first, {.outputs = intermediate, .k = a.in, .row_tile = tile, .tiles = grouping.most_tiles},
+                 stream);
   DownJob second;
   second.outputs = a.in;
   second.stride = intermediate;
@@ -206,10 +209,13 @@ void dense_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream)
   second.down = down;
   second.intermediate = intermediate;
   second.lanes = lanes;
-  launch_product(
-      second,
-      {.outputs = a.in, .k = intermediate / lanes, .row_tile = tile, .tiles = grouping.most_tiles, .batches = lanes},
-      stream);
+  launch_product(second,
+                 {.outputs = a.in,
+                  .k = intermediate / lanes,
+                  .row_tile = tile,
+                  .tiles = grouping.most_tiles,
+                  .batches = lanes},
+                 stream);
   sum_experts(a, down, stream);
 }
 

@@ -1,8 +1,8 @@
 #include <type_traits>
 
 #include "ops/cuda/activation.cuh"
-#include "ops/cuda/experts_grouping.cuh"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/experts_grouping.cuh"
 #include "ops/cuda/mxfp4_fragments.cuh"
 #include "ops/cuda/overlap.cuh"
 
@@ -58,8 +58,8 @@ struct Operands {
   Row x;
 };
 
-// The chunks of products that follow each other, requested ahead of their use: kAhead of weights, one of x. The number of
-// chunks of a product is a multiple of kAhead.
+// The chunks of products that follow each other, requested ahead of their use: kAhead of weights, one of x.
+// The number of chunks of a product is a multiple of kAhead.
 template <bool kBoth, int kAhead>
 struct Stream {
   PackedBlocks w[kAhead];
@@ -100,8 +100,8 @@ struct GateUpParams {
   int choices, in, intermediate;
 };
 
-// a = act(gate z, up z) of a tile's entries. A warp takes eight gate and eight up rows, or, where there are too few rows of x
-// to keep the chip busy (not kWhole), four and four.
+// a = act(gate z, up z) of a tile's entries. A warp takes eight gate and eight up rows, or, where there are
+// too few rows of x to keep the chip busy (not kWhole), four and four.
 template <bool kWhole, int kWarps, int kAhead>
 __global__ void __launch_bounds__(32 * kWarps, kWhole ? 5 : 8) gate_up_kernel(const GateUpParams p) {
   constexpr int kOutputs = kWhole ? 8 : 4;
@@ -114,9 +114,9 @@ __global__ void __launch_bounds__(32 * kWarps, kWhole ? 5 : 8) gate_up_kernel(co
   const int row_of_weights = first_output + group % kOutputs;
   // Columns beyond the tile's entries repeat the last one.
   const int row = p.grouping.entry(tile.first + min(group, tile.count - 1)) / p.choices;
-  const Operands operands{
-      PackedRows(group < kOutputs ? e.gate : e.up, row_of_weights, e.up, row_of_weights, p.intermediate, p.in, 0, p.in),
-      Row(p.z + int64_t{row} * p.in, p.in)};
+  const Operands operands{PackedRows(group < kOutputs ? e.gate : e.up, row_of_weights, e.up, row_of_weights,
+                                     p.intermediate, p.in, 0, p.in),
+                          Row(p.z + int64_t{row} * p.in, p.in)};
   Stream<kWhole, kAhead> stream(operands);
   stream.request_x(operands);
   float c[4] = {};
@@ -144,8 +144,8 @@ struct DownParams {
   int lanes;
 };
 
-// The down partials of all entries for 16 outputs → bf16, and their weighted sums in ascending expert id. The weights of a
-// warp's first tile do not wait for the first product.
+// The down partials of all entries for 16 outputs → bf16, and their weighted sums in ascending expert id. The
+// weights of a warp's first tile do not wait for the first product.
 template <int kAhead>
 __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownPara
   const int k = p.intermediate / p.column_lanes, tiles = p.grouping.count();
   const auto operands_of = [&](const Tile& tile) {
     const ExpertMatrix& m = p.experts[tile.expert].down;
-    const int output = first_output + group, entry = p.grouping.entry(tile.first + min(group, tile.count - 1));
+    const int output = first_output + group,
+              entry = p.grouping.entry(tile.first + min(group, tile.count - 1));
     return Operands{PackedRows(m, output, m, output + 8, p.in, p.intermediate, column_lane * k, k),
                     Row(p.act + int64_t{entry} * p.intermediate + column_lane * k, k)};
   };
@@ -234,8 +235,8 @@ void few_experts(const MoeExpertsArgs& a, int first_row, int rows, Arena& scratc
   const int choices = a.config.experts_per_token, entries = rows * choices;
   const int intermediate = a.config.intermediate_size, column_lanes = a.lanes_expert ? 1 : a.lanes;
   const int64_t first_entry = int64_t{first_row} * choices;
-  const Grouping grouping =
-      group_by_expert(a.experts + first_entry, entries, choices, a.config.num_experts, kColumns, scratch, stream);
+  const Grouping grouping = group_by_expert(a.experts + first_entry, entries, choices, a.config.num_experts,
+                                            kColumns, scratch, stream);
   bf16* act = scratch.take<bf16>(int64_t{entries} * intermediate);
   const GateUpParams first{.experts = a.weights.addresses,
                            .grouping = grouping,

@@ -50,15 +50,16 @@ __global__ void __launch_bounds__(kGroupThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) *g.tile_count = tiles_before;
-  for (int i = tiles_before + static_cast<int>(threadIdx.x); i < g.most_tiles; i += kGroupThreads) g.tiles[i] = {};
+  for (int i = tiles_before + static_cast<int>(threadIdx.x); i < g.most_tiles; i += kGroupThreads)
+    g.tiles[i] = {};
 #pragma unroll 8
   for (int i = threadIdx.x; i < entries; i += kGroupThreads) g.order[atomicAdd(&next[experts[i]], 1)] = i;
 }
 
 }  // namespace
 
-Grouping group_by_expert(const int32_t* experts, int entries, int choices, int expert_count, int tile, Arena& scratch,
-                         cudaStream_t stream) {
+Grouping group_by_expert(const int32_t* experts, int entries, int choices, int expert_count, int tile,
+                         Arena& scratch, cudaStream_t stream) {
   if (entries == choices) return {.experts = experts, .most_tiles = entries};
   const int most_tiles = entries / tile + std::min(entries, expert_count);
   const Grouping grouping{.experts = experts,
@@ -66,8 +67,8 @@ Grouping group_by_expert(const int32_t* experts, int entries, int choices, int e
                           .tiles = scratch.take<Tile>(most_tiles),
                           .tile_count = scratch.take<int>(1),
                           .most_tiles = most_tiles};
-  group_kernel<<<1, kGroupThreads, 2 * expert_count * sizeof(int), stream>>>(experts, entries, expert_count, tile,
-                                                                             grouping);
+  group_kernel<<<1, kGroupThreads, 2 * expert_count * sizeof(int), stream>>>(experts, entries, expert_count,
+                                                                             tile, grouping);
   cuda_check(cudaGetLastError(), "launching the grouping of experts");
   return grouping;
 }

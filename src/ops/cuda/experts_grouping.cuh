@@ -13,8 +13,8 @@ struct Tile {
   int expert, first, count;
 };
 
-// Entries ascend inside an expert's tiles in no certain order, which no result depends on. A single row's entries are
-// their own tiles: then `tiles` is null and nothing has been computed.
+// Entries ascend inside an expert's tiles in no certain order, which no result depends on. A single row's
+// entries are their own tiles: then `tiles` is null and nothing has been computed.
 struct Grouping {
   const int32_t* experts = nullptr;  // [entries]
   int* order = nullptr;              // [entries]
@@ -28,7 +28,7 @@ struct Grouping {
 };
 
 // `entries` of `choices` a row, in tiles of at most `tile` entries. The arrays live in `scratch`.
-Grouping group_by_expert(const int32_t* experts, int entries, int choices, int expert_count, int tile, Arena& scratch,
-                         cudaStream_t stream);
+Grouping group_by_expert(const int32_t* experts, int entries, int choices, int expert_count, int tile,
+                         Arena& scratch, cudaStream_t stream);
 
 }  // namespace perigee::cuda

@@ -1,12 +1,12 @@
-// A block computes up to 160 entries of one expert by 192 rows of its weights at a time. Three warpgroups multiply: their
-// weights come from memory into registers, where they become fragments; the entries' rows of x come, by a fourth
-// warpgroup, into a ring of stages of one chunk of K. x lies in memory in the order in which the instructions take it
-// (place_in_chunk), padded with zeros to whole chunks.
+// A block computes up to 160 entries of one expert by 192 rows of its weights at a time. Three warpgroups
+// multiply: their weights come from memory into registers, where they become fragments; the entries' rows of
+// x come, by a fourth warpgroup, into a ring of stages of one chunk of K. x lies in memory in the order in
+// which the instructions take it (place_in_chunk), padded with zeros to whole chunks.
 #if PERIGEE_SM90
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/bulk_copies.cuh"
-#include "ops/cuda/experts_grouping.cuh"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/experts_grouping.cuh"
 #include "ops/cuda/mxfp4_fragments.cuh"
 #include "ops/cuda/wgmma.cuh"
 
@@ -14,20 +14,21 @@ namespace perigee::cuda {
 namespace {
 
 constexpr int kMostRows = 160;   // entries of a block
-constexpr int kRowStep = 32;    // they are computed in multiples of this
-constexpr int kMultipliers = 3; // warpgroups
+constexpr int kRowStep = 32;     // they are computed in multiples of this
+constexpr int kMultipliers = 3;  // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
-constexpr int kRing = 5;   // stages
-constexpr int kBehind = 3; // stages whose copies are under way
+constexpr int kRing = 5;                   // stages
+constexpr int kBehind = 3;                 // stages whose copies are under way
 constexpr int kHalf = kMostRows * kTileK;  // values of a tile; a stage has two, side by side along K
 constexpr int kMultiplierRegisters = 160, kCopierRegisters = 32;
 
 struct Memory {
   bf16 x[kRing][2 * kHalf];
   CopyBarrier full[kRing], free[kRing];
-  uint32_t row[kMostRows];  // where each entry's row of x starts, in pieces
+  uint32_t row[kMostRows];       // where each entry's row of x starts, in pieces
   uint32_t row_of_y[kMostRows];  // where each entry's results go, in pieces
-  alignas(16) bf16 turned[kMultipliers * 4][16 * 16];  // a warp's outputs on their way to memory, [entries][outputs]
+  alignas(16)
+      bf16 turned[kMultipliers * 4][16 * 16];  // a warp's outputs on their way to memory, [entries][outputs]
 };
 constexpr int kStagedRow = 9;  // (gate, up) pairs of eight outputs, padded against bank conflicts
 static_assert(kMultipliers * 4 * kMostRows * kStagedRow * sizeof(float2) <= sizeof(Memory::x));
@@ -37,7 +38,7 @@ struct Params {
   Grouping grouping;
   const bf16* x;     // [rows, lanes, padded k]
   int64_t x_stride;  // of a row
-  int choices;       // entries of a row of x, in entry order; 0: x has a row an entry, in the grouping's order
+  int choices;  // entries of a row of x, in entry order; 0: x has a row an entry, in the grouping's order
   int k, outputs, lanes;
   bf16* y;
   int64_t y_stride;  // of an entry
@@ -48,29 +49,33 @@ struct Params {
 
 // What differs between the two products: where a fragment's two rows come from, and what becomes of sums.
 
-// Both matrices at once: 8 outputs a warp, 32 a warpgroup. y[position] = act(gate x, up x), in the order of the next
-// product.
+// Both matrices at once: 8 outputs a warp, 32 a warpgroup. y[position] = act(gate x, up x), in the order of
+// the next product.
 struct GateUp {
   static constexpr int kOutputs = 32;
   static __device__ PackedRows rows(const ExpertAddresses& e, const Params& p, int first_output, int) {
-    const int output = first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+    const int output =
+        first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
     return PackedRows(e.gate, output, e.up, output, p.outputs, p.k, 0, p.k);
   }
   // Through the ring, which is free then: the block has one part. The code of the activation stands once.
   template <int kCount>
-  static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output, int,
-                                Memory& memory) {
+  static __device__ void finish(const float (&c)[kCount], const Params& p, const Tile& tile, int first_output,
+                                int, Memory& memory) {
     sync_threads<1, kMultipliers * kWarpgroup>();  // all have read the last stages
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    float2* staged = reinterpret_cast<float2*>(memory.x) + warp * (kMostRows * kStagedRow);  // (gate, up) by entry, output
+    float2* staged =
+        reinterpret_cast<float2*>(memory.x) + warp * (kMostRows * kStagedRow);  // (gate, up) by entry, output
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        staged[(8 * j + lane % 4 * 2 + i) * kStagedRow + lane / 4] = make_float2(c[4 * j + i], c[4 * j + 2 + i]);
+        staged[(8 * j + lane % 4 * 2 + i) * kStagedRow + lane / 4] =
+            make_float2(c[4 * j + i], c[4 * j + 2 + i]);
     }
     __syncwarp();
-    // A lane takes one output of every fourth entry. Outputs i and i + 4 lie side by side in the next product's order.
+    // A lane takes one output of every fourth entry. Outputs i and i + 4 lie side by side in the next
+    // product's order.
     const int first = first_output + warp % 4 * 8, output = first + lane % 8;
     const int lane_of_columns = first / p.y_lane, inside = first % p.y_lane + lane % 4;
     uint32_t* y = reinterpret_cast<uint32_t*>(p.y + lane_of_columns * padded_to_chunks(p.y_lane) +
@@ -79,7 +84,8 @@ struct GateUp {
       const float2 v = staged[r * kStagedRow + lane % 8];
       const float own = activate(p.activation, v.x, v.y);
       const float other = __shfl_down_sync(0xFFFFFFFFu, own, 4);
-      if (lane % 8 < 4 && r < tile.count && output < p.outputs) y[(tile.first + r) * (p.y_stride / 2)] = bf16_pair(own, other);
+      if (lane % 8 < 4 && r < tile.count && output < p.outputs)
+        y[(tile.first + r) * (p.y_stride / 2)] = bf16_pair(own, other);
     }
   }
 };
@@ -87,10 +93,12 @@ struct GateUp {
 // 16 outputs a warp. y[entry, lane] = down x.
 struct Down {
   static constexpr int kOutputs = 64;
-  static __device__ PackedRows rows(const ExpertAddresses& e, const Params& p, int first_output, int lane_of_columns) {
+  static __device__ PackedRows rows(const ExpertAddresses& e, const Params& p, int first_output,
+                                    int lane_of_columns) {
     const int output =
         first_output + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-    return PackedRows(e.down, output, e.down, output + 8, p.outputs, int64_t{p.k} * p.lanes, lane_of_columns * p.k, p.k);
+    return PackedRows(e.down, output, e.down, output + 8, p.outputs, int64_t{p.k} * p.lanes,
+                      lane_of_columns * p.k, p.k);
   }
   // Sixteen entries at a time through shared memory: 32 bytes of an entry side by side, in two pieces.
   template <int kCount>
@@ -118,14 +126,16 @@ struct Down {
  private:
   // Four 8 × 8 matrices, transposed; thread i gives the address of row i % 8 of matrix i / 8.
   static __device__ void store_transposed(bf16* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
+        "r"(a), "r"(b), "r"(c), "r"(d)
+        : "memory");
   }
 };
 
-// One chain over all chunks for kRows entries, of this warpgroup's 64 rows of weights. `next` holds their first chunk, and
-// afterwards that of the rows to come. `stage` counts the stages that this block has used so far.
+// One chain over all chunks for kRows entries, of this warpgroup's 64 rows of weights. `next` holds their
+// first chunk, and afterwards that of the rows to come. `stage` counts the stages that this block has used so
+// far.
 template <int kRows>
 __device__ void multiply_chunks(float (&c)[kRows / 2], const PackedRows& rows, const PackedRows& rows_to_come,
                                 PackedBlocks& next, int chunks, Memory& memory, int& stage) {
@@ -178,7 +188,8 @@ __device__ void multiply_tile(const Params& p, const Tile& tile, Memory& memory)
     const PackedRows rows_to_come = rows_of(part + parts);
     float c[kRows / 2];
     multiply_chunks<kRows>(c, rows, rows_to_come, next, chunks, memory, stage);
-    Pass::finish(c, p, tile, (part * kMultipliers + group) * Pass::kOutputs, static_cast<int>(blockIdx.z), memory);
+    Pass::finish(c, p, tile, (part * kMultipliers + group) * Pass::kOutputs, static_cast<int>(blockIdx.z),
+                 memory);
     rows = rows_to_come;
   }
 }
@@ -187,7 +198,8 @@ template <typename Pass>
 __device__ void copy_tile_rows(const Params& p, const Tile& tile, Memory& memory) {
   constexpr int kPieces = kChunk / kPiece, kTogether = kWarpgroup / kPieces;
   static_assert(kTogether == 8);  // all rows of a thread have the same place in the swizzle
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, piece = thread % kPieces, first = thread / kPieces;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, piece = thread % kPieces,
+            first = thread / kPieces;
   const int parts = static_cast<int>(gridDim.x), chunks = padded_to_chunks(p.k) / kChunk;
   const bf16* x = p.x + int64_t{static_cast<int>(blockIdx.z)} * padded_to_chunks(p.k) + piece * kPiece;
   const int at = piece / 8 * kHalf + tile_offset(first, piece % 8);
@@ -243,11 +255,21 @@ __global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params 
   } else {
     more_registers<kMultiplierRegisters>();
     switch ((tile.count + kRowStep - 1) / kRowStep) {
-      case 1: multiply_tile<Pass, 32>(p, tile, memory); break;
-      case 2: multiply_tile<Pass, 64>(p, tile, memory); break;
-      case 3: multiply_tile<Pass, 96>(p, tile, memory); break;
-      case 4: multiply_tile<Pass, 128>(p, tile, memory); break;
-      default: multiply_tile<Pass, 160>(p, tile, memory); break;
+      case 1:
+        multiply_tile<Pass, 32>(p, tile, memory);
+        break;
+      case 2:
+        multiply_tile<Pass, 64>(p, tile, memory);
+        break;
+      case 3:
+        multiply_tile<Pass, 96>(p, tile, memory);
+        break;
+      case 4:
+        multiply_tile<Pass, 128>(p, tile, memory);
+        break;
+      default:
+        multiply_tile<Pass, 160>(p, tile, memory);
+        break;
     }
   }
 }
@@ -257,8 +279,9 @@ __global__ void reorder_kernel(const bf16* from, bf16* to, int width) {
   const int padded = padded_to_chunks(width), piece = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (piece * kPiece >= padded) return;
   const int64_t row = blockIdx.y;
-  const uint4 v = piece * kPiece < width ? *reinterpret_cast<const uint4*>(from + row * width + piece * kPiece)
-                                         : make_uint4(0, 0, 0, 0);
+  const uint4 v = piece * kPiece < width
+                      ? *reinterpret_cast<const uint4*>(from + row * width + piece * kPiece)
+                      : make_uint4(0, 0, 0, 0);
   const int chunk = piece / 16, k = piece % 16 * kPiece;
   uint32_t* out = reinterpret_cast<uint32_t*>(to + row * padded + chunk * kChunk);
   out[place_in_chunk(k) / 2] = __byte_perm(v.x, v.z, 0x5410);
@@ -272,7 +295,8 @@ void launch(const Params& p, int parts, int batches, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
       many_experts_kernel<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory));
   cuda_check(raised, "cudaFuncSetAttribute");
-  many_experts_kernel<Pass><<<dim3(parts, p.grouping.most_tiles, batches), kThreads, sizeof(Memory), stream>>>(p);
+  many_experts_kernel<Pass>
+      <<<dim3(parts, p.grouping.most_tiles, batches), kThreads, sizeof(Memory), stream>>>(p);
   cuda_check(cudaGetLastError(), "launching a product of experts");
 }
 
@@ -281,7 +305,8 @@ void launch(const Params& p, int parts, int batches, cudaStream_t stream) {
 void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) {
   const int choices = a.config.experts_per_token, entries = a.rows * choices;
   const int intermediate = a.config.intermediate_size, column_lanes = a.lanes_expert ? 1 : a.lanes;
-  const int k = intermediate / column_lanes, padded_in = padded_to_chunks(a.in), padded_k = padded_to_chunks(k);
+  const int k = intermediate / column_lanes, padded_in = padded_to_chunks(a.in),
+            padded_k = padded_to_chunks(k);
   const Grouping grouping =
       group_by_expert(a.experts, entries, choices, a.config.num_experts, kMostRows, scratch, stream);
   bf16* z = scratch.take<bf16>(int64_t{a.rows} * padded_in);
@@ -289,11 +314,12 @@ void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) 
   bf16* down = scratch.take<bf16>(int64_t{entries} * column_lanes * a.in);
   constexpr int kReorderThreads = 128;
   const int pieces = padded_in / kPiece;
-  reorder_kernel<<<dim3((pieces + kReorderThreads - 1) / kReorderThreads, a.rows), kReorderThreads, 0, stream>>>(
-      a.z, z, a.in);
+  reorder_kernel<<<dim3((pieces + kReorderThreads - 1) / kReorderThreads, a.rows), kReorderThreads, 0,
+                   stream>>>(a.z, z, a.in);
   cuda_check(cudaGetLastError(), "launching the reordering of the experts' input");
   if (padded_k != k) {
-    cuda_check(cudaMemsetAsync(act, 0, static_cast<size_t>(entries) * column_lanes * padded_k * sizeof(bf16), stream),
+    cuda_check(cudaMemsetAsync(act, 0, static_cast<size_t>(entries) * column_lanes * padded_k * sizeof(bf16),
+                               stream),
                "cudaMemsetAsync");
   }
   launch<GateUp>({.experts = a.weights.addresses,
@@ -308,7 +334,8 @@ void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) 
                   .y_stride = int64_t{column_lanes} * padded_k,
                   .activation = a.activation,
                   .y_lane = k},
-                 (intermediate + kMultipliers * GateUp::kOutputs - 1) / (kMultipliers * GateUp::kOutputs), 1, stream);
+                 (intermediate + kMultipliers * GateUp::kOutputs - 1) / (kMultipliers * GateUp::kOutputs), 1,
+                 stream);
   constexpr int kDownParts = 2;  // blocks that share a tile's outputs
   launch<Down>({.experts = a.weights.addresses,
                 .grouping = grouping,

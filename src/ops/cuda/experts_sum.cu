@@ -5,7 +5,7 @@ namespace perigee::cuda {
 namespace {
 
 struct SumParams {
-  const bf16* down;       // [entries, column lanes, in]
+  const bf16* down;  // [entries, column lanes, in]
   const int32_t* experts;
   const float* weight;
   float* partial;  // [lanes, R, in]
@@ -15,7 +15,8 @@ struct SumParams {
 
 // partial = Σ weight · down in ascending expert id, eight outputs a thread.
 __global__ void sum_kernel(const SumParams p) {
-  const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y, lane = blockIdx.z;
+  const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y,
+            lane = blockIdx.z;
   if (d >= p.in) return;
   float y[8] = {};
   for (int i = 0; i < p.choices; ++i) {
@@ -46,7 +47,8 @@ void sum_experts(const MoeExpertsArgs& a, const bf16* down, cudaStream_t stream)
                     .column_lanes = a.lanes_expert ? 1 : a.lanes,
                     .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
   constexpr int kThreads = 128, kOutputsOfBlock = kThreads * 8;
-  sum_kernel<<<dim3((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes), kThreads, 0, stream>>>(p);
+  sum_kernel<<<dim3((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes), kThreads, 0, stream>>>(
+      p);
   cuda_check(cudaGetLastError(), "launching the sum over experts");
 }
 

@@ -1,6 +1,6 @@
 // index_select on any GPU since sm_80: scores (index_scores.cu), then the exact selection, row by row, for as
-// many rows at once as a bounded workspace holds. Selecting is integer work, so which kernel does it, and how many
-// blocks share a row, changes nothing.
+// many rows at once as a bounded workspace holds. Selecting is integer work, so which kernel does it, and how
+// many blocks share a row, changes nothing.
 #include "ops/cuda/index_select.h"
 
 #include <algorithm>
@@ -72,8 +72,8 @@ __device__ void find_bin(const int* bins, int wanted, Found* found) {
 
 // The row's top_k positions: a histogram of the keys' high bytes, one of the low bytes under the high byte of
 // the last key selected, then one walk in ascending position that writes what lies above the threshold and
-// the first of those on it. kBlocks blocks of a cluster share the row, each a range of positions; they copy their
-// histograms to each other.
+// the first of those on it. kBlocks blocks of a cluster share the row, each a range of positions; they copy
+// their histograms to each other.
 template <int kBlocks>
 __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const SelectParameters a) {
   __shared__ alignas(16) int bins[2][kBlocks][kBins];  // [level] of each block
@@ -100,8 +100,11 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   const auto read = [&](int round) {
     return Eight(order, begin + round * kStride + thread * kThreadKeys, end);
   };
-  const Eight first_keys = read(0), second_keys = read(1);  // all that a block has of 131,072 in a cluster of 8
-  const auto keys_of = [&](int round) { return round == 0 ? first_keys : round == 1 ? second_keys : read(round); };
+  const Eight first_keys = read(0),
+              second_keys = read(1);  // all that a block has of 131,072 in a cluster of 8
+  const auto keys_of = [&](int round) {
+    return round == 0 ? first_keys : round == 1 ? second_keys : read(round);
+  };
 
   for (int i = thread; i < 2 * kBins; i += kSelectThreads) bins[i / kBins][rank][i % kBins] = 0;
   if (thread < 2) before[thread] = 0;
@@ -230,7 +233,8 @@ class WarpSums {
   struct Place {
     int before, all;  // of the warps before this one; of all
   };
-  // `own` is the same in all lanes. A barrier of the block; the next call may come before others have read this one's.
+  // `own` is the same in all lanes. A barrier of the block; the next call may come before others have read
+  // this one's.
   __device__ Place add(int own) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     int* of_warp = m_.of_warp[turn_];
@@ -251,11 +255,12 @@ class WarpSums {
   int turn_ = 0;
 };
 
-// Leaves the best top_k of `count` candidates, in their order, and returns the last one's key. `count` is at least top_k.
+// Leaves the best top_k of `count` candidates, in their order, and returns the last one's key. `count` is at
+// least top_k.
 __device__ uint32_t keep_best(StreamMemory& m, WarpSums& sums, int count, int top_k) {
   const int thread = threadIdx.x, lane = thread % 32;
   Candidates& c = m.candidates;
-  uint32_t high = 0;    // the bin of the level before
+  uint32_t high = 0;   // the bin of the level before
   int wanted = top_k;  // of the candidates that no bin above has settled
   for (int level = 0; level < 2; ++level) {
     for (int i = thread; i < kBins; i += kStreamThreads) m.bins[i] = 0;
@@ -286,7 +291,8 @@ __device__ uint32_t keep_best(StreamMemory& m, WarpSums& sums, int count, int to
     const int32_t position = exists ? c.position[i] : 0;
     const uint32_t is_above = __ballot_sync(kAllLanes, exists && key > threshold);
     const uint32_t is_on = __ballot_sync(kAllLanes, exists && key == threshold);
-    // Its barrier lets writes begin: none goes behind the place that it was read from, and all of these are read.
+    // Its barrier lets writes begin: none goes behind the place that it was read from, and all of these are
+    // read.
     const WarpSums::Place place = sums.add(__popc(is_above) + (__popc(is_on) << 16));
     const int my_above = above + (place.before & 0xFFFF) + __popc(is_above & lanes_before);
     const int my_on = on + (place.before >> 16) + __popc(is_on & lanes_before);
@@ -301,9 +307,10 @@ __device__ uint32_t keep_best(StreamMemory& m, WarpSums& sums, int count, int to
   return threshold;
 }
 
-// The row's top_k positions, top_k ≤ kMostStreamed, from one walk over its keys: a key comes to the candidates unless
-// top_k earlier ones are at least as good. So it is enough to ask whether it lies above the last of the best so far,
-// which keep_best finds whenever the candidates have no room for a chunk. One block a row.
+// The row's top_k positions, top_k ≤ kMostStreamed, from one walk over its keys: a key comes to the
+// candidates unless top_k earlier ones are at least as good. So it is enough to ask whether it lies above the
+// last of the best so far, which keep_best finds whenever the candidates have no room for a chunk. One block
+// a row.
 __global__ void __launch_bounds__(kStreamThreads, 4) index_select_stream_kernel(const SelectParameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
   StreamMemory& m = *reinterpret_cast<StreamMemory*>(memory);
@@ -369,7 +376,8 @@ void launch_stream(const SelectParameters& p, int rows, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
       index_select_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(StreamMemory)});
   cuda_check(raised, "cudaFuncSetAttribute of index_select");
-  index_select_stream_kernel<<<static_cast<unsigned>(rows), kStreamThreads, sizeof(StreamMemory), stream>>>(p);
+  index_select_stream_kernel<<<static_cast<unsigned>(rows), kStreamThreads, sizeof(StreamMemory), stream>>>(
+      p);
   cuda_check(cudaGetLastError(), "launching index_select");
 }
 

@@ -42,7 +42,7 @@ struct KdaTile {
   float decay[kKdaHead];       // e^{G_15}; of a whole chunk
   float beta[kChunk];          // of new rows; 0
   // For the ring alone; the walk does without.
-  float T[kChunk][kChunk];     // zero beyond the diagonal and in rows that do not exist; where rows are kept
+  float T[kChunk][kChunk];  // zero beyond the diagonal and in rows that do not exist; where rows are kept
 };
 
 // Tiles of one step. A sequence has one for each chunk from its base on. Its rows alone bound their number:

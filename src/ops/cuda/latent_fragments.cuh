@@ -1,6 +1,6 @@
-// Latents of any cache format as second operands of matrix instructions, decoded from raw bytes in shared memory without
-// a tile of bf16 between: keys as columns (K runs over the latent's dimensions), for logits, and dimensions as columns
-// (K runs over keys), for values. A key that does not exist is zeros.
+// Latents of any cache format as second operands of matrix instructions, decoded from raw bytes in shared
+// memory without a tile of bf16 between: keys as columns (K runs over the latent's dimensions), for logits,
+// and dimensions as columns (K runs over keys), for values. A key that does not exist is zeros.
 #pragma once
 
 #include "ops/cuda/packed_values.cuh"
@@ -26,8 +26,8 @@ __device__ inline uint32_t decode_e2m1_pair(uint32_t byte, float scale) {
   return bf16_pair(e2m1_to_float(byte) * scale, e2m1_to_float(byte >> 4) * scale);
 }
 
-// Whole records of eight keys: the 16-byte pieces of the same number lie together, permuted by that number, so that
-// neither copying records nor reading columns meets bank conflicts.
+// Whole records of eight keys: the 16-byte pieces of the same number lie together, permuted by that number,
+// so that neither copying records nor reading columns meets bank conflicts.
 template <LatentFormat kFormat>
 struct EightLatents {
   static constexpr int kPieces = latent_bytes(kFormat) / 16, kBytes = kPieces * 8 * 16;
@@ -39,7 +39,8 @@ struct EightLatents {
     const int pair = fragment_pair();
     const auto piece = [&](int i) { return eight + offset(i, fragment_column()); };
     if constexpr (kFormat == LatentFormat::kBf16) {
-      return {{read_shared<uint32_t>(piece(2 * step) + 4 * pair), read_shared<uint32_t>(piece(2 * step + 1) + 4 * pair)}};
+      return {{read_shared<uint32_t>(piece(2 * step) + 4 * pair),
+               read_shared<uint32_t>(piece(2 * step + 1) + 4 * pair)}};
     } else if constexpr (kFormat == LatentFormat::kFp8) {
       return load_e4m3(piece(step), scale);
     } else {
@@ -49,19 +50,21 @@ struct EightLatents {
       if (step >= kBlocks) return load_e4m3(piece(kRopePiece + step - kBlocks), scale);
       const uint8_t* codes = piece(step / 2) + step % 2 * 8 + pair;
       const float s = e4m3_pair(read_shared<uint8_t>(piece(kScalePiece + step / 16) + step % 16)).x * scale;
-      return {{decode_e2m1_pair(read_shared<uint8_t>(codes), s), decode_e2m1_pair(read_shared<uint8_t>(codes + 4), s)}};
+      return {{decode_e2m1_pair(read_shared<uint8_t>(codes), s),
+               decode_e2m1_pair(read_shared<uint8_t>(codes + 4), s)}};
     }
   }
 
  private:
   __device__ static FragmentB load_e4m3(const uint8_t* piece, float scale) {
     const uint8_t* codes = piece + 2 * fragment_pair();
-    return {{decode_e4m3_pair(read_shared<uint16_t>(codes), scale), decode_e4m3_pair(read_shared<uint16_t>(codes + 8), scale)}};
+    return {{decode_e4m3_pair(read_shared<uint16_t>(codes), scale),
+             decode_e4m3_pair(read_shared<uint16_t>(codes + 8), scale)}};
   }
 };
 
-// The same kDims of the value's dimensions of many keys, as raw bytes. Of every 16 keys those that a fragment takes
-// together (2t and its like) lie side by side.
+// The same kDims of the value's dimensions of many keys, as raw bytes. Of every 16 keys those that a fragment
+// takes together (2t and its like) lie side by side.
 template <LatentFormat kFormat, int kDims>
 struct LatentSlices {
   static constexpr int kPieces = kFormat == LatentFormat::kBf16  ? kDims / 8  // 16 bytes, of a key
@@ -80,8 +83,10 @@ struct LatentSlices {
 
   // Piece `piece` of the place-th row, by one thread. `any` is some address that can be read.
   template <int kKeys>
-  __device__ static void copy(uint8_t* slices, int place, int piece, const uint8_t* record, int slice, const void* any) {
-    copy_16(slices + place * kRow + piece * 16, record ? record + slice * kRow + piece * 16 : any, record != nullptr);
+  __device__ static void copy(uint8_t* slices, int place, int piece, const uint8_t* record, int slice,
+                              const void* any) {
+    copy_16(slices + place * kRow + piece * 16, record ? record + slice * kRow + piece * 16 : any,
+            record != nullptr);
     if constexpr (kScaled) {
       if (piece == 0) {
         const void* scales = record ? record + kNvfp4ScaleOffset + slice * kDims / kNvfp4Block / 4 * 4 : any;
@@ -97,12 +102,14 @@ struct LatentSlices {
     if constexpr (kFormat == LatentFormat::kBf16) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = read_shared<uint16_t>(slices + (first + 4 * i) * kRow + (eight * 8 + column) * 2);
+      for (int i = 0; i < 4; ++i)
+        x[i] = read_shared<uint16_t>(slices + (first + 4 * i) * kRow + (eight * 8 + column) * 2);
       return {{x[0] | x[1] << 16, x[2] | x[3] << 16}};
     } else if constexpr (kFormat == LatentFormat::kFp8) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = read_shared<uint8_t>(slices + (first + 4 * i) * kRow + eight * 8 + column);
+      for (int i = 0; i < 4; ++i)
+        x[i] = read_shared<uint8_t>(slices + (first + 4 * i) * kRow + eight * 8 + column);
       return {{decode_e4m3_pair(__byte_perm(x[0], x[1], 0x7740), scale),
                decode_e4m3_pair(__byte_perm(x[2], x[3], 0x7740), scale)}};
     } else {
@@ -111,7 +118,8 @@ struct LatentSlices {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t codes = read_shared<uint8_t>(slices + (first + 4 * i) * kRow + eight * 4 + column / 2);
-        const float s = e4m3_pair(read_shared<uint8_t>(slices + kKeys * kRow + (first + 4 * i) * 4 + block)).x * scale;
+        const float s =
+            e4m3_pair(read_shared<uint8_t>(slices + kKeys * kRow + (first + 4 * i) * 4 + block)).x * scale;
         x[i] = e2m1_to_float(codes >> column % 2 * 4) * s;
       }
       return {{bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3])}};

@@ -1,7 +1,7 @@
-// How eight warps bring tiles of 64 latents of any cache format into shared memory as tiles of wgmma.cuh: nine
-// of 64 keys × 64 dimensions. Each warp looks after eight keys of every tile, so warps need nothing of each
-// other. Raw bytes of the next tile are on their way while a tile is decoded. A key that does not exist is
-// zeros.
+// How eight warps bring tiles of 64 latents of any cache format into shared memory as tiles of wgmma.cuh:
+// nine of 64 keys × 64 dimensions. Each warp looks after eight keys of every tile, so warps need nothing of
+// each other. Raw bytes of the next tile are on their way while a tile is decoded. A key that does not exist
+// is zeros.
 #pragma once
 
 #include "ops/cuda/attend.cuh"
@@ -40,8 +40,7 @@ class Records {
   }
   // Null: no key. `key` is one of the warp's eight and may differ between lanes.
   __device__ const uint8_t* of(int tile, int key) const {
-    return reinterpret_cast<const uint8_t*>(
-        __shfl_sync(kAllLanes, now_, tile % kAtOnce * kWarpKeys + key));
+    return reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, now_, tile % kAtOnce * kWarpKeys + key));
   }
 
  private:

@@ -1,12 +1,12 @@
-// The kernel of a product of many rows on Hopper: a block computes 128 rows of weights by 128 rows of x. One thread
-// has the copy engine fill a ring of stages, two warpgroups multiply 64 rows of weights each. Blocks of a cluster lie
-// in a square of tiles and share what they copy: a tile of x serves the blocks beside each other, a tile of weights
-// those below each other. The sums are those of few_rows_kernel: the same chains, added left to right. Stages end where
-// segments do: behind that the copy engine writes zeros.
+// The kernel of a product of many rows on Hopper: a block computes 128 rows of weights by 128 rows of x. One
+// thread has the copy engine fill a ring of stages, two warpgroups multiply 64 rows of weights each. Blocks
+// of a cluster lie in a square of tiles and share what they copy: a tile of x serves the blocks beside each
+// other, a tile of weights those below each other. The sums are those of few_rows_kernel: the same chains,
+// added left to right. Stages end where segments do: behind that the copy engine writes zeros.
 //
-// A Job (products.cuh) is asked for place(product, cluster), where the rows of x and the weights of a cluster lie
-// (Grid::place, unless rows are grouped), and for finish_at(output, row, batch, value[kMatrices]). A tile of weights has
-// 128 rows of one matrix, or 64 of each of two.
+// A Job (products.cuh) is asked for place(product, cluster), where the rows of x and the weights of a cluster
+// lie (Grid::place, unless rows are grouped), and for finish_at(output, row, batch, value[kMatrices]). A tile
+// of weights has 128 rows of one matrix, or 64 of each of two.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace perigee::cuda {
 
-constexpr int kSquare = 128;                         // rows of x, and of weights, of a block
-constexpr int kRing = 6;                             // stages
-constexpr int kBox = kGroupRows * kTileK;            // values
-constexpr int kMultipliers = 2 * kWarpgroup;         // threads
-constexpr int kSquareThreads = kMultipliers + 32;    // and a warp that copies
-constexpr int kPanel = 4;                            // clusters side by side that go through all rows of x together
-constexpr int kStagedRow = kSquare + 4;              // floats: a row of x's outputs, padded against bank conflicts
+constexpr int kSquare = 128;                       // rows of x, and of weights, of a block
+constexpr int kRing = 6;                           // stages
+constexpr int kBox = kGroupRows * kTileK;          // values
+constexpr int kMultipliers = 2 * kWarpgroup;       // threads
+constexpr int kSquareThreads = kMultipliers + 32;  // and a warp that copies
+constexpr int kPanel = 4;                // clusters side by side that go through all rows of x together
+constexpr int kStagedRow = kSquare + 4;  // floats: a row of x's outputs, padded against bank conflicts
 
 struct SquareStage {
   bf16 w[2 * kBox], x[2 * kBox];
@@ -36,8 +36,8 @@ struct SquareMemory {
 };
 static_assert(sizeof(SquareStage) * kRing >= sizeof(float) * kSquare * kStagedRow);
 
-// A cluster's first tile, counted in clusters across the outputs and in rows of x; rows of x from end_row on are not its
-// own. Nothing to do when end_row is 0.
+// A cluster's first tile, counted in clusters across the outputs and in rows of x; rows of x from end_row on
+// are not its own. Nothing to do when end_row is 0.
 struct ClusterPlace {
   int across, first_row, end_row, w_batch, x_batch;
 };
@@ -51,8 +51,8 @@ struct SquareProduct {
   int clusters_across = 0, clusters_down = 0, rows_of_cluster = 0;
 };
 
-// All rows times all outputs, batches along blockIdx.z: kPanel clusters side by side go through all rows, so that what
-// runs at one time shares weights and x in L2.
+// All rows times all outputs, batches along blockIdx.z: kPanel clusters side by side go through all rows, so
+// that what runs at one time shares weights and x in L2.
 struct Grid {
   template <typename Product>
   __device__ ClusterPlace place(const Product& p, int cluster) const {
@@ -78,7 +78,8 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
   if (threadIdx.x == 0) {
     for (int s = 0; s < kRing; ++s) {
       init_barrier(&shared.full[s], 1);
-      init_barrier(&shared.free[s], 2 * (kAcross + kDown - 1));  // the warpgroups of all blocks this one copies to
+      init_barrier(&shared.free[s],
+                   2 * (kAcross + kDown - 1));  // the warpgroups of all blocks this one copies to
     }
     publish_barriers();
   }
@@ -97,12 +98,12 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
         const int segment = step / steps_of_segment, k = step % steps_of_segment * kTileK;
         for (int box = down; box < 2; box += kDown) {
           const int row = Job::kMatrices == 2 ? first_output : first_output + box * kGroupRows;
-          copy_box(shared.stages[s].w + box * kBox, p.w[Job::kMatrices == 2 ? box : 0], k, segment, row, place.w_batch,
-                   &shared.full[s], below);
+          copy_box(shared.stages[s].w + box * kBox, p.w[Job::kMatrices == 2 ? box : 0], k, segment, row,
+                   place.w_batch, &shared.full[s], below);
         }
         for (int box = across; box < 2; box += kAcross)
-          copy_box(shared.stages[s].x + box * kBox, p.x, k, segment, first_row + box * kGroupRows, place.x_batch,
-                   &shared.full[s], beside);
+          copy_box(shared.stages[s].x + box * kBox, p.x, k, segment, first_row + box * kGroupRows,
+                   place.x_batch, &shared.full[s], beside);
       }
     }
   } else {
@@ -170,7 +171,8 @@ void launch_square(const SquareProduct<Job>& p, dim3 clusters, cudaStream_t stre
   cuda_check(cudaGetLastError(), "launching a product of many rows");
 }
 
-// Any number of rows and outputs of a Job that is a Grid; w and x are tile_map's of [outputs, k] and [rows, k].
+// Any number of rows and outputs of a Job that is a Grid; w and x are tile_map's of [outputs, k] and [rows,
+// k].
 template <typename Job>
 void multiply_many(SquareProduct<Job> p, int batches, cudaStream_t stream) {
   const auto parts = [](int count, int size) { return (count + size - 1) / size; };
@@ -187,7 +189,8 @@ void multiply_many(SquareProduct<Job> p, int batches, cudaStream_t stream) {
   }
 }
 
-// Rows of x in tiles of at most kSquare rows, of which the Job knows the places: at most `tiles` along blockIdx.y.
+// Rows of x in tiles of at most kSquare rows, of which the Job knows the places: at most `tiles` along
+// blockIdx.y.
 template <typename Job>
 void multiply_grouped(SquareProduct<Job> p, int tiles, cudaStream_t stream) {
   p.segments = segments_of(p.k);

@@ -126,8 +126,8 @@ void CudaBackend::moe_route(const MoeRouteArgs& a) {
   const Arena::Scope scope(scratch_);
   const int experts = a.config.num_experts;
   require(experts <= kOwn * kThreads, "moe_route: num_experts", experts, "at most 2,048");
-  require(a.config.experts_per_token <= kThreads, "moe_route: num_experts_per_token", a.config.experts_per_token,
-          "at most 256");
+  require(a.config.experts_per_token <= kThreads, "moe_route: num_experts_per_token",
+          a.config.experts_per_token, "at most 256");
   float* logit = scratch_.take<float>(int64_t{a.rows} * experts);
   std::vector<Product> products{product(a.weights.router, a.x, a.rows, logit)};
   if (a.config.latent_size) products.push_back(product(a.weights.latent_down, a.x, a.rows, a.z));

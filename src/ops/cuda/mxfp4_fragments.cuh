@@ -1,8 +1,8 @@
 // MXFP4 weights from memory straight into fragments of the matrix instructions, as exact bf16.
 //
-// A warp takes K in chunks of 128 values, four blocks: thread t of a quad reads block t of its rows, 16 bytes, so that a
-// row's chunk is read in one piece. An instruction takes 16 values of a chunk, four from every block; this order of K is
-// the same for every number of rows, and a product is one chain over it.
+// A warp takes K in chunks of 128 values, four blocks: thread t of a quad reads block t of its rows, 16
+// bytes, so that a row's chunk is read in one piece. An instruction takes 16 values of a chunk, four from
+// every block; this order of K is the same for every number of rows, and a product is one chain over it.
 #pragma once
 
 #include "formats/mxfp4.h"
@@ -20,7 +20,8 @@ constexpr __host__ __device__ int place_in_chunk(int k) {
 }
 constexpr __host__ __device__ int padded_to_chunks(int k) { return (k + kChunk - 1) / kChunk * kChunk; }
 
-// One thread's part of a chunk: its block of the two rows of a fragment. A block that does not exist has scales of zero.
+// One thread's part of a chunk: its block of the two rows of a fragment. A block that does not exist has
+// scales of zero.
 struct PackedBlocks {
   uint4 first, second;
   uint32_t first_scale, second_scale;
@@ -31,10 +32,11 @@ struct PackedRows {
   const uint8_t *first, *second, *first_scale, *second_scale;
   int blocks;  // of a row, from block t on
 
-  // Row `row_first` of one matrix and `row_second` of another or the same one, of `in` columns, which are read from
-  // `first_column` (a multiple of 32) for `k` values. Rows beyond the last of `rows` are read as the last.
-  __device__ PackedRows(const ExpertMatrix& one, int row_first, const ExpertMatrix& two, int row_second, int rows,
-                        int64_t in, int first_column, int k) {
+  // Row `row_first` of one matrix and `row_second` of another or the same one, of `in` columns, which are
+  // read from `first_column` (a multiple of 32) for `k` values. Rows beyond the last of `rows` are read as
+  // the last.
+  __device__ PackedRows(const ExpertMatrix& one, int row_first, const ExpertMatrix& two, int row_second,
+                        int rows, int64_t in, int first_column, int k) {
     const int t = static_cast<int>(threadIdx.x) % 4;
     const auto block_of = [&](int row) { return (min(row, rows - 1) * in + first_column) / kMxfp4Block + t; };
     first = static_cast<const uint8_t*>(one.values) + block_of(row_first) * kBlockBytes;
@@ -77,8 +79,8 @@ __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b) {
   return y;
 }
 
-// The factors that turn the bits of e2m1, read as a bf16 (value · 2^-126), into values: 2^(code − 1), as far as bf16 goes,
-// and the rest. Code 0 counts as zero.
+// The factors that turn the bits of e2m1, read as a bf16 (value · 2^-126), into values: 2^(code − 1), as far
+// as bf16 goes, and the rest. Code 0 counts as zero.
 struct BlockScale {
   uint32_t factor, rest;
   __device__ explicit BlockScale(uint32_t code) {
@@ -88,8 +90,8 @@ struct BlockScale {
   }
 };
 
-// The eight values of a word as pairs (0, 4), (1, 5), (2, 6), (3, 7). A product with 2^12 + 2^6 brings the sign of a code
-// and its magnitude where a bf16 has them.
+// The eight values of a word as pairs (0, 4), (1, 5), (2, 6), (3, 7). A product with 2^12 + 2^6 brings the
+// sign of a code and its magnitude where a bf16 has them.
 __device__ inline void decode_word(uint32_t word, uint32_t factor, uint32_t (&pairs)[4]) {
   constexpr uint32_t kLower = 0x000F000Fu, kUpper = 0x00F000F0u, kBits = 0x81C081C0u;
   const uint32_t upper = word >> 8;
@@ -101,8 +103,8 @@ __device__ inline void decode_word(uint32_t word, uint32_t factor, uint32_t (&pa
   for (uint32_t& pair : pairs) pair = multiply_pair(pair, factor);
 }
 
-// The fragments of the two instructions that take word `j` of every thread. All scales of the warp are at most 2^1 unless
-// `large`.
+// The fragments of the two instructions that take word `j` of every thread. All scales of the warp are at
+// most 2^1 unless `large`.
 struct WordFragments {
   FragmentA a[2];
 };
@@ -124,6 +126,8 @@ __device__ WordFragments decode(uint32_t first_word, uint32_t second_word, const
 __device__ inline bool any_large(const PackedBlocks& p) {
   return __any_sync(0xFFFFFFFFu, max(p.first_scale, p.second_scale) > 128u);
 }
-__device__ inline uint32_t word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
+__device__ inline uint32_t word_of(const uint4& v, int j) {
+  return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+}
 
 }  // namespace perigee::cuda

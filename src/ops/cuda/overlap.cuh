@@ -1,13 +1,14 @@
-// Programmatic dependent launch: a kernel that begins while the one before it in the stream still runs, reads what does
-// not come from that one (weights), and then waits for it. GPUs before Hopper run one after the other.
+// Programmatic dependent launch: a kernel that begins while the one before it in the stream still runs, reads
+// what does not come from that one (weights), and then waits for it. GPUs before Hopper run one after the
+// other.
 #pragma once
 
 #include "ops/cuda/cuda_check.h"
 
 namespace perigee::cuda {
 
-// In the earlier kernel: the next may begin. It must not itself begin before the kernel before it has ended, so that the
-// next one may read what earlier kernels wrote.
+// In the earlier kernel: the next may begin. It must not itself begin before the kernel before it has ended,
+// so that the next one may read what earlier kernels wrote.
 __device__ inline void let_next_begin() {
 #if PERIGEE_SM90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -23,8 +24,8 @@ __device__ inline void wait_for_previous() {
 
 // Launches the later kernel.
 template <typename Params>
-void launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
-                        const Params& params) {
+void launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, size_t shared_bytes,
+                        cudaStream_t stream, const Params& params) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = PERIGEE_SM90;

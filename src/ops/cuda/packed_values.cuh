@@ -53,8 +53,7 @@ __device__ inline uint4 decode_e2m1(uint32_t word, float scale) {
 __device__ inline void decode_e2m1(const uint4& raw, float first, float second, bf16* out) {
   const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    reinterpret_cast<uint4*>(out)[i] = decode_e2m1(word[i], i < 2 ? first : second);
+  for (int i = 0; i < 4; ++i) reinterpret_cast<uint4*>(out)[i] = decode_e2m1(word[i], i < 2 ? first : second);
 }
 
 }  // namespace perigee::cuda

@@ -159,8 +159,10 @@ void multiply_all(std::span<const Product> products, cudaStream_t stream) {
     job.parts[job.count++] = p;
     blocks += (p.outputs + kFewOutputs - 1) / kFewOutputs;
   }
-  launch_product(job, {.outputs = blocks * kFewOutputs, .k = first.k, .row_tile = row_tile(first.rows), .rows = first.rows},
-                 stream);
+  launch_product(
+      job,
+      {.outputs = blocks * kFewOutputs, .k = first.k, .row_tile = row_tile(first.rows), .rows = first.rows},
+      stream);
 }
 
 Product product(const Linear& w, const bf16* x, int rows, bf16* y) {
@@ -200,7 +202,9 @@ void multiply_glu(const Linear& gate, const Linear& up, const ActivationParams& 
   job.length = gate.in;
 #if PERIGEE_SM90
   if (row_tile(rows) == kManyTile) {
-    const auto map = [&](const bf16* data, int count) { return tile_map(data, gate.in, count, 1, gate.in, 0); };
+    const auto map = [&](const bf16* data, int count) {
+      return tile_map(data, gate.in, count, 1, gate.in, 0);
+    };
     multiply_many<GluJob>({.w = {map(gate.weight, gate.out), map(up.weight, up.out)},
                            .x = map(x, rows),
                            .job = job,

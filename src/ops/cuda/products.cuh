@@ -1,9 +1,9 @@
-// The kernels of a product with bf16 weights. One reads weights at the speed of memory for few rows, one tiles many; both
-// run the same chain of matrix instructions for an output element, so they give the same bits. On Hopper
-// many_rows_sm90.cuh replaces the second, but where rows of x are scattered.
+// The kernels of a product with bf16 weights. One reads weights at the speed of memory for few rows, one
+// tiles many; both run the same chain of matrix instructions for an output element, so they give the same
+// bits. On Hopper many_rows_sm90.cuh replaces the second, but where rows of x are scattered.
 //
-// A Job says what is multiplied: DenseWeights (below), of which a tile has rows of one matrix, or of two that are needed
-// together (gate and up: kMatrices = 2, alternating in groups of kGroup rows), and
+// A Job says what is multiplied: DenseWeights (below), of which a tile has rows of one matrix, or of two that
+// are needed together (gate and up: kMatrices = 2, alternating in groups of kGroup rows), and
 //   bool begin()               false: nothing to do for this block
 //   int k()                    length of the sum, a multiple of 8
 //   const bf16* row(r), any_row()   row r of the block's x, or null; some valid address

@@ -1,6 +1,6 @@
-// Matrix products of a warpgroup (Hopper's wgmma): 64 rows of A times N rows of B into fp32 registers, run by four warps
-// together and asynchronously. A product over 16 values of K gives the bits of mma.cuh's instruction on the same values,
-// for every N, and with A and B exchanged (measured: docs/numerics.md).
+// Matrix products of a warpgroup (Hopper's wgmma): 64 rows of A times N rows of B into fp32 registers, run by
+// four warps together and asynchronously. A product over 16 values of K gives the bits of mma.cuh's
+// instruction on the same values, for every N, and with A and B exchanged (measured: docs/numerics.md).
 //
 // A tile of shared memory is that of mma.cuh (rows of 64 values, pieces permuted by the row's number): the
 // instruction's 128-byte swizzle, as long as the tile starts at a multiple of 1,024 bytes.
@@ -14,20 +14,20 @@ constexpr int kWarpgroup = 128;  // threads; the first one's number is a multipl
 constexpr int kGroupRows = 64;   // rows of A in one product
 
 // Where an operand lies in shared memory.
-//   K along the rows of a tile (the usual case): row r of the operand is row r of the tile; 16 values of K further is
-//   `operand + kNextStep`.
-//   K down the rows ("down"): row k of a tile holds value k of 64 rows of the operand, the next 64 rows lie in a tile
-//   `tile_bytes` further; 16 values of K further is `operand + kNextStepDown`.
+//   K along the rows of a tile (the usual case): row r of the operand is row r of the tile; 16 values of K
+//   further is `operand + kNextStep`. K down the rows ("down"): row k of a tile holds value k of 64 rows of
+//   the operand, the next 64 rows lie in a tile `tile_bytes` further; 16 values of K further is `operand +
+//   kNextStepDown`.
 constexpr uint64_t kNextStep = kStepK * sizeof(bf16) / 16;
 constexpr uint64_t kNextStepDown = kStepK * kTileK * sizeof(bf16) / 16;
 __device__ inline uint64_t operand(const void* tile, int tile_bytes = 16) {
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32, kSwizzle128 = uint64_t{1} << 62;
-  return (shared_address(tile) >> 4 & 0x3FFFu) | static_cast<uint64_t>(tile_bytes >> 4 & 0x3FFF) << 16 | kEightRows |
-         kSwizzle128;
+  return (shared_address(tile) >> 4 & 0x3FFFu) | static_cast<uint64_t>(tile_bytes >> 4 & 0x3FFF) << 16 |
+         kEightRows | kSwizzle128;
 }
 
-// What this thread has written to shared memory (stores, cp.async copies that have come) may be read by products once
-// a barrier stands between.
+// What this thread has written to shared memory (stores, cp.async copies that have come) may be read by
+// products once a barrier stands between.
 __device__ inline void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // How many registers a thread of this warpgroup has from here on; multiples of 8.
@@ -40,8 +40,8 @@ __device__ inline void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A run of products is start, multiply…, commit. Nothing touches its accumulators, its A in registers or its tiles
-// until wait_products says that it is done.
+// A run of products is start, multiply…, commit. Nothing touches its accumulators, its A in registers or its
+// tiles until wait_products says that it is done.
 __device__ inline void start_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most `kPending` runs of this warpgroup are under way.
@@ -56,9 +56,9 @@ __device__ inline void pin(float (&c)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
 
-// multiply_async: c[64, 2 · kCount] += A[64, 16] · B[2 · kCount, 16]ᵀ, A from shared memory or, a FragmentA a warp, from
-// registers. Warp w of the group has rows 16w … 16w + 15: thread 4g + t holds columns 8j + 2t, 8j + 2t + 1 of row g in
-// c[4j], c[4j + 1], and of row g + 8 in c[4j + 2], c[4j + 3].
+// multiply_async: c[64, 2 · kCount] += A[64, 16] · B[2 · kCount, 16]ᵀ, A from shared memory or, a FragmentA a
+// warp, from registers. Warp w of the group has rows 16w … 16w + 15: thread 4g + t holds columns 8j + 2t, 8j
+// + 2t + 1 of row g in c[4j], c[4j + 1], and of row g + 8 in c[4j + 2], c[4j + 3].
 // clang-format off
 #define PERIGEE_D0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define PERIGEE_D1 "%8,%9,%10,%11,%12,%13,%14,%15"
