@@ -58,7 +58,7 @@ class BatchRun {
 
   // Seconds of the prompts, in steps as large as the engine makes them.
   double prefill(Steps* steps) {
-    const int per_step = std::max(1, suitable_batched_tokens(runner_.memory()) / f_.batch);
+    const int per_step = batched_tokens(0, runner_.memory(), f_.batch) / f_.batch;
     const auto start = Clock::now();
     for (int done = 0; done < f_.input_len;) {
       const int count = std::min(per_step, f_.input_len - done);

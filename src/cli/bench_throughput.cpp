@@ -148,7 +148,7 @@ Result run_workload(const Flags& f, EngineRun& run, StepTimes& times) {
 
 // Output tokens per second of some of the same requests, evenly from the whole run, when nothing is reused.
 double without_cache(const Flags& f, EngineRun& run, const std::vector<Request>& all) {
-  Engine engine(run.runner(), nullptr, {.scheduler = f.engine.scheduler});
+  Engine engine(run.runner(), nullptr, {.scheduler = run.scheduler()});
   const size_t n = std::min<size_t>(all.size(), f.compared);
   for (size_t i = 0; i < n; ++i) engine.submit(all[(2 * i + 1) * all.size() / (2 * n)]);
   int64_t tokens = 0;

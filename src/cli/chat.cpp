@@ -118,6 +118,7 @@ struct Conversation {
     Printer printer;
     AnswerClock clock;
     GenerateOptions run;
+    run.scheduler.max_num_batched_tokens = batched_tokens(0, runner.memory(), run.scheduler.max_num_seqs);
     run.prefixes = &prefixes;
     g_interrupted = false;
     PrefillProgress progress(request.prompt.size());

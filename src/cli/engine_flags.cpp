@@ -79,8 +79,8 @@ void EngineFlags::add_to(CLI::App& app) {
 
 EngineRun::EngineRun(const ModelFlags& model, EngineFlags flags)
     : record_(flags.record.empty() ? nullptr : EventLog::to_file(flags.record)), runner_(model.load()) {
-  int& tokens = flags.scheduler.max_num_batched_tokens;
-  if (tokens == 0) tokens = std::max(suitable_batched_tokens(runner_.memory()), flags.scheduler.max_num_seqs);
+  flags.scheduler.max_num_batched_tokens =
+      batched_tokens(flags.scheduler.max_num_batched_tokens, runner_.memory(), flags.scheduler.max_num_seqs);
   if (record_) log_ = std::make_unique<EventLog>(record_, header_of(model, flags, runner_));
   if (flags.prefix_caching)
     prefixes_ = std::make_unique<PrefixTree>(runner_.pool(), PrefixTreeOptions{.debug = model.debug_cache});

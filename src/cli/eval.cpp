@@ -64,6 +64,7 @@ class SuiteRun {
         prefixes_(runner.pool(), {.debug = flags.model.debug_cache}),
         progress_(suite.name, static_cast<int64_t>(suite.items.size()), 1, "questions") {
     options_.scheduler.max_num_seqs = flags.concurrency;
+    options_.scheduler.max_num_batched_tokens = batched_tokens(0, runner.memory(), flags.concurrency);
     options_.prefixes = &prefixes_;
     // One after another, so that the steps are cut there alone.
     if (flags.poison == "state")

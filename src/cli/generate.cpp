@@ -115,6 +115,7 @@ int run_generate(const Flags& f) {
   PrefixTree prefixes(runner.pool(), {.debug = f.model.debug_cache});
   AnswerClock clock;
   GenerateOptions run;
+  run.scheduler.max_num_batched_tokens = batched_tokens(0, runner.memory(), run.scheduler.max_num_seqs);
   run.prefixes = &prefixes;
   run.on_prefill = [&](size_t, int64_t done, int64_t) {
     progress.show(done);

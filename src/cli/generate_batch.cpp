@@ -40,9 +40,8 @@ int generate_batch(const ModelFlags& model_flags, const BatchFlags& flags) {
   const serve::ServedModel model = flags.served.make(model_flags, chat, runner);
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = std::max(
-      flags.max_num_batched_tokens ? flags.max_num_batched_tokens : suitable_batched_tokens(runner.memory()),
-      flags.max_num_seqs);
+  options.scheduler.max_num_batched_tokens =
+      batched_tokens(flags.max_num_batched_tokens, runner.memory(), flags.max_num_seqs);
   serve::EngineThread engine(runner, {.debug = model_flags.debug_cache}, true, options);
   serve::Api api(model, engine, {.max_requests = std::numeric_limits<int64_t>::max(), .access_log = false});
   std::optional<Progress> progress;

@@ -90,8 +90,7 @@ int run_serve(Flags& f) {
   EngineOptions options;
   options.scheduler.max_num_seqs = f.max_num_seqs;
   options.scheduler.max_num_batched_tokens =
-      std::max(f.max_num_batched_tokens ? f.max_num_batched_tokens : suitable_batched_tokens(runner.memory()),
-               f.max_num_seqs);
+      batched_tokens(f.max_num_batched_tokens, runner.memory(), f.max_num_seqs);
   const serve::ServedModel model = f.served.make(f.model, chat, runner);
   serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
                              options);

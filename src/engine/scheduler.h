@@ -26,8 +26,9 @@ namespace perigee {
 // Proposes at most `most` tokens that may follow `tokens`. Bad proposals cost time, never change an answer.
 using Drafter = std::function<std::vector<int32_t>(std::span<const int32_t> tokens, int most)>;
 
-// Tokens of a step where nobody says how many: 512 on a CPU; 4,096 on a GPU, whose products need many rows.
-int suitable_batched_tokens(const Memory& memory);
+// max_num_batched_tokens for `asked`, where 0 asks for what suits the device: 512 on a CPU; 4,096 on a GPU,
+// whose products need many rows. Never less than max_num_seqs.
+int batched_tokens(int asked, const Memory& memory, int max_num_seqs);
 
 struct SchedulerOptions {
   int max_num_seqs = 64;             // that run at once

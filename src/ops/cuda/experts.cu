@@ -3,6 +3,7 @@
 // ending at once. Here: with bf16 weights.
 #include <variant>
 
+#include "formats/mxfp4.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/experts.h"
@@ -230,6 +231,9 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& a) {
   }
   const int choices = a.config.experts_per_token, slice = kMostFewEntries / choices;
   require(slice > 0, "moe_experts: experts per token of", choices, "at most 2,048");
+  const int columns = a.config.intermediate_size / (a.lanes_expert ? 1 : a.lanes);
+  require(a.in % kMxfp4Block == 0, "moe_experts: an MXFP4 input width of", a.in, "multiples of 32");
+  require(columns % kMxfp4Block == 0, "moe_experts: MXFP4 columns of a lane of", columns, "multiples of 32");
 #if PERIGEE_SM90
   constexpr int kManyOfExpert = 16;  // rows, on average
   if (a.rows > slice || int64_t{a.rows} * choices > int64_t{kManyOfExpert} * a.config.num_experts) {

@@ -153,7 +153,10 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
   const int head = blockIdx.x / kSlices, slice = blockIdx.x % kSlices, index = blockIdx.y;
   const SequenceRows sequence = a.rows.sequences[index];
   const SlotView slot = a.slots[index];
-  if (!kda_decodes(sequence) || sequence.rows == 0) return;
+  if (!kda_decodes(sequence) || sequence.rows == 0) {
+    wait_for_previous();  // so that this kernel never ends before the one ahead
+    return;
+  }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   const int64_t D = int64_t{a.heads} * kKdaHead, head_column = head * kKdaHead + 4 * lane;
   const int64_t slice_column = head * kKdaHead + slice * kColumns;

@@ -7,8 +7,8 @@
 
 namespace perigee::cuda {
 
-// In the earlier kernel: the next may begin. It must not itself begin before the kernel before it has ended,
-// so that the next one may read what earlier kernels wrote.
+// In the earlier kernel: the next may begin. Called after wait_for_previous, or in a kernel launched without
+// the overlap, so that the next one may read what the kernels before this one wrote.
 __device__ inline void let_next_begin() {
 #if PERIGEE_SM90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,5 +1,7 @@
 #include "ops/cuda/products.h"
 
+#include <algorithm>
+
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_products.cuh"
@@ -148,7 +150,10 @@ void multiply(const Linear& w, const bf16* x, int rows, float* y, cudaStream_t s
 void multiply_all(std::span<const Product> products, cudaStream_t stream) {
   if (products.empty() || products[0].rows == 0) return;
   const Product& first = products[0];
-  if (row_tile(first.rows) == kManyTile || products.size() > ProductsJob::kMost) {
+  const bool together = std::all_of(products.begin(), products.end(), [&](const Product& p) {
+    return p.rows == first.rows && p.k == first.k && p.batches == 1;
+  });
+  if (!together || row_tile(first.rows) == kManyTile || products.size() > ProductsJob::kMost) {
     for (const Product& p : products) multiply(p, stream);
     return;
   }

@@ -28,7 +28,8 @@ struct Product {
 };
 
 void multiply(const Product& product, cudaStream_t stream);
-// The same for several products of one number of rows and one K, without batches: for few rows in one launch.
+// The same for several products; those of one number of rows and one K, without batches, in one launch when
+// rows are few.
 void multiply_all(std::span<const Product> products, cudaStream_t stream);
 
 // The common cases: y[rows, w.out] = W x[rows, w.in].

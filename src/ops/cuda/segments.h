@@ -7,7 +7,7 @@ namespace perigee::cuda {
 constexpr int kMostSegments = 8;
 constexpr int kShortestSegment = 128;
 
-// Up to eight segments of at least 128, each of whole MXFP4 blocks.
+// Up to eight segments of at least 128, each a multiple of 32.
 constexpr int segments_of(int k) {
   int segments = 1;
   while (segments < kMostSegments && k % (2 * segments * 32) == 0 && k / (2 * segments) >= kShortestSegment)
