@@ -21,7 +21,7 @@ constexpr int64_t kMatrix = int64_t{kIn} * kInter;
 struct Goal {
   int rows;
   double target, peer;
-  const char* bound_by;  // as Nsight Compute showed on 2026-11-30
+  const char* bound_by;  // as Nsight Compute shows
 };
 
 std::vector<int32_t> draw(int rows, std::mt19937& random) {

@@ -340,13 +340,6 @@ __global__ void split_by_lane_kernel(const int32_t* selected, const int32_t* cou
   if (thread == 0) list_count[blockIdx.x] = written;
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 template <typename Kernel>
 void launch(Kernel kernel, int64_t blocks, int shared_bytes, const Parameters& p, cudaStream_t stream) {
   if (shared_bytes > 0) {
@@ -387,11 +380,11 @@ void launch_attend(const AttendParameters&, int, cudaStream_t) {}  // of no GPU 
 // All rows of a step; `p` lacks what depends on the launch.
 void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   const int64_t walks_of_row = int64_t{p.groups} * p.walks(), tiles = p.tiles;
-  const bool hopper = PERIGEE_SM90 && device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  constexpr bool kHopper = PERIGEE_SM90;
   const bool folded = p.walks() > 1;
   const int64_t tile_bytes = kKeyTile * 8 + kHeads * (kKeyTile * (4 + 2) + 4 + int64_t{sizeof(Step)});
   const int64_t walk_bytes =
-      (hopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
+      (kHopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
   const int64_t at_once =
       walk_bytes == 0 ? rows : std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
   const int64_t walks = at_once * walks_of_row;
@@ -399,7 +392,7 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
     p.sums = scratch.take<float2>(walks * kHeads);
     p.value = scratch.take<float>(walks * kHeads * kLatentRank);
   }
-  if (!hopper) {
+  if (!kHopper) {
     p.work = {.record = scratch.take<const uint8_t*>(walks * tiles * kKeyTile),
               .logit = scratch.take<float2>(walks * tiles * kHeads * 32),
               .tile_max = scratch.take<float>(walks * tiles * kHeads),
@@ -409,7 +402,7 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   for (int64_t first = 0; first < rows; first += at_once) {
     const int now = static_cast<int>(std::min(at_once, rows - first));
     p.first_row = static_cast<int>(first);
-    if (hopper) {
+    if (kHopper) {
       launch_attend(p, now, stream);
     } else {
       launch_parts(p, now * walks_of_row, stream);

@@ -395,10 +395,7 @@ void launch(const AttendParameters& p, int rows, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
       attend_rows_kernel<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(Memory)});
   cuda_check(raised, "cudaFuncSetAttribute of attend_rows");
-  int device = 0, multiprocessors = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
+  static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const Work work(p, rows);
   const unsigned blocks = static_cast<unsigned>(std::min(work.count, multiprocessors));
   attend_rows_kernel<kFormat><<<blocks, kThreads, sizeof(Memory), stream>>>(p, work);

@@ -167,10 +167,7 @@ __global__ void __launch_bounds__(kMaxThreads) attn_res_mix_kernel(const Paramet
 }
 
 unsigned multiprocessors() {
-  int device, count;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
+  static const int count = device_attribute(cudaDevAttrMultiProcessorCount);
   return static_cast<unsigned>(count);
 }
 

@@ -11,12 +11,8 @@ namespace {
 
 // The identity's name of the device: matrix instructions of different architectures round differently.
 std::string architecture_of_device() {
-  int device = 0, major = 0, minor = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "cudaDeviceGetAttribute");
-  cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-             "cudaDeviceGetAttribute");
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor),
+            minor = device_attribute(cudaDevAttrComputeCapabilityMinor);
   if (major < 8) {
     fail(ErrorCode::kUnsupported,
          "this GPU has compute capability {}.{}, but the CUDA backend needs 8.0; use --device cpu", major,

@@ -51,7 +51,7 @@ __device__ inline void wait_barrier(CopyBarrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again:\n"
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
 #else
       "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
@@ -131,12 +131,15 @@ __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-// A barrier of all threads of the cluster; what one wrote before, all see after.
+// A barrier of all threads of the cluster; what one wrote before, to global memory too, all see after. Before
+// Hopper there are no clusters.
 __device__ inline void sync_cluster() {
+#if PERIGEE_SM90
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
+#endif
 }
 
 }  // namespace perigee::cuda

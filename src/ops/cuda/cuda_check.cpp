@@ -31,4 +31,11 @@ void cuda_check(cudaError_t status, const char* call, std::source_location at) {
        at.file_name(), at.line(), cudaGetErrorName(status), cudaGetErrorString(status), remedy(status));
 }
 
+int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
 }  // namespace perigee::cuda

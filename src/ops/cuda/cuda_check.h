@@ -12,4 +12,7 @@ namespace perigee::cuda {
 void cuda_check(cudaError_t status, const char* call,
                 std::source_location at = std::source_location::current());
 
+// Of the device in use.
+int device_attribute(cudaDeviceAttr attribute);
+
 }  // namespace perigee::cuda

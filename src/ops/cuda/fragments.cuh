@@ -55,12 +55,4 @@ __device__ inline void copy_4(void* to, const void* from, bool exists) {
                : "memory");
 }
 
-// Blocks of a cluster wait for each other; what one wrote before, to global memory too, all see after.
-__device__ inline void cluster_barrier() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-#endif
-}
-
 }  // namespace perigee::cuda

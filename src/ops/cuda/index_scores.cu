@@ -197,10 +197,7 @@ void launch_index_scores(const ScoreParameters& p, std::span<const SequenceRows>
   }
   if (most_rows == 0) return;
   // As many rows a block as leave every multiprocessor about sixteen blocks.
-  int device = 0, multiprocessors = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
+  static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int rows_of_block =
       static_cast<int>(std::clamp<int64_t>(blocks / (16 * multiprocessors), 1, kMostRowsOfBlock));
   const dim3 grid(static_cast<unsigned>((most_keys + kBlockKeys - 1) / kBlockKeys),

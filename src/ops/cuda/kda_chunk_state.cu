@@ -24,7 +24,7 @@ constexpr int kTileBytes = offsetof(KdaTile, T);
 static_assert(kTileBytes % 16 == 0 && sizeof(KdaTile) % 16 == 0);
 
 // At a stage's barrier, beside the lanes that copy: of the one that announces the bytes of a tile.
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
 constexpr int kTileArrivals = 1;
 #else
 constexpr int kTileArrivals = 0;
@@ -281,7 +281,7 @@ __device__ void copy_chunks(WalkShared<kStages>& s, const Walk& walk, const KdaC
     const ChunkSpan span = walk.span(chunk);
     const KdaTile* tile = walk.tiles + int64_t{chunk} * a.head_count;
     if (chunk >= kStages) wait_barrier(&s.free[stage], place.parity ^ 1);
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
     if (lane == 0) {
       arrive_expecting(&s.full[stage], kTileBytes);
       arrive_at(&s.ready[stage], 0);
@@ -296,7 +296,7 @@ __device__ void copy_chunks(WalkShared<kStages>& s, const Walk& walk, const KdaC
               a.v + (walk.row(span) + i) * walk.D + walk.column + half, true);
     }
     arrive_after_copies(&s.full[stage]);
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
     if (lane == 0 && rank_in_cluster() == 0) {
       wait_barrier(&s.ready[stage], place.parity);
       copy_bytes(s.tile[stage], tile, kTileBytes, &s.full[stage], (1 << kSlices) - 1);
@@ -345,11 +345,11 @@ __global__ void __launch_bounds__(kThreads) kda_chunk_state_kernel(const KdaChun
       init_barrier(&s.ready[n], kSlices);
       init_barrier(&s.free[n], kUsers);
     }
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
     publish_barriers();
 #endif
   }
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
   sync_cluster();
 #else
   __syncthreads();
@@ -363,30 +363,14 @@ __global__ void __launch_bounds__(kThreads) kda_chunk_state_kernel(const KdaChun
     copy_chunks(s, walk, a);
     keep_rows(walk, a);
   }
-#if __CUDA_ARCH__ >= 900
+#if PERIGEE_SM90
   __syncwarp();
   sync_cluster();  // the first block is there until the others have announced their last stage
 #endif
 }
 
-struct Device {
-  int multiprocessors = 0;
-  bool clusters = false;
-};
-Device this_device() {
-  Device d;
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "cudaDeviceGetAttribute");
-  cuda_check(cudaDeviceGetAttribute(&d.multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  d.clusters = major >= 9;
-  return d;
-}
-
 template <int kStages>
-void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream) {
+void launch(const KdaChunkLaunch& parameters, cudaStream_t stream) {
   constexpr int kBytes = sizeof(WalkShared<kStages>);
   static const cudaError_t raised = cudaFuncSetAttribute(kda_chunk_state_kernel<kStages>,
                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -401,7 +385,7 @@ void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
   config.attrs = &cluster;
-  config.numAttrs = clusters ? 1 : 0;
+  config.numAttrs = PERIGEE_SM90;
   cuda_check(cudaLaunchKernelEx(&config, kda_chunk_state_kernel<kStages>, parameters),
              "launching kda_chunk_state");
 }
@@ -410,11 +394,11 @@ void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream
 
 void launch_kda_chunk_state(const KdaChunkLaunch& parameters, cudaStream_t stream) {
   constexpr int kFew = 3, kMany = 7;  // stages: two blocks of few share a multiprocessor
-  static const Device device = this_device();
-  if (device.clusters && parameters.head_count * parameters.rows.count * kSlices <= device.multiprocessors) {
-    launch<kMany>(parameters, device.clusters, stream);
+  static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  if (PERIGEE_SM90 && parameters.head_count * parameters.rows.count * kSlices <= multiprocessors) {
+    launch<kMany>(parameters, stream);
   } else {
-    launch<kFew>(parameters, device.clusters, stream);
+    launch<kFew>(parameters, stream);
   }
 }
 

@@ -5,6 +5,7 @@
 // end of one) go through the same steps with the state in shared memory.
 #include <algorithm>
 
+#include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
 #include "ops/cuda/kda_chunk.cuh"
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
     }
     __syncthreads();
 
-    if (wide && fresh > 0) cluster_barrier();
+    if (wide && fresh > 0) sync_cluster();
     if (slice == 0) {
 #pragma unroll
       for (int m = 0; m < kRowsOfWarp; ++m) {
@@ -399,45 +400,25 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
   }
 }
 
-bool has_clusters() {
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "cudaDeviceGetAttribute");
-  return major >= 9;
-}
-
 template <int kColumns>
-void launch(const KdaChunkLaunch& parameters, bool clusters, cudaStream_t stream) {
+void launch(const KdaChunkLaunch& parameters, cudaStream_t stream) {
   constexpr int kSlices = kKdaHead / kColumns, kBytes = sizeof(DecodeShared<kColumns>);
   static const cudaError_t raised =
       cudaFuncSetAttribute(kda_decode_kernel<kColumns>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = PERIGEE_SM90;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kSlices, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(parameters.heads * kSlices), static_cast<unsigned>(parameters.rows.count));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = !clusters ? 0 : kSlices > 1 ? 2 : 1;
-  cuda_check(cudaLaunchKernelEx(&config, kda_decode_kernel<kColumns>, parameters), "launching kda_decode");
+  const dim3 grid(static_cast<unsigned>(parameters.heads * kSlices),
+                  static_cast<unsigned>(parameters.rows.count));
+  launch_overlapping(kda_decode_kernel<kColumns>, grid, kThreads, kBytes, stream, parameters, kSlices);
 }
 
 }  // namespace
 
 void launch_kda_decode(const KdaChunkLaunch& parameters, cudaStream_t stream) {
   constexpr int kManyHeads = 256;  // from here on whole heads fill the multiprocessors
-  static const bool clusters = has_clusters();
-  if (clusters && parameters.heads * parameters.rows.count < kManyHeads) {
-    launch<32>(parameters, clusters, stream);
+  if (PERIGEE_SM90 && parameters.heads * parameters.rows.count < kManyHeads) {
+    launch<32>(parameters, stream);
   } else {
-    launch<128>(parameters, clusters, stream);
+    launch<128>(parameters, stream);
   }
 }
 

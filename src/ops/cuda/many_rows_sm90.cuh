@@ -141,14 +141,13 @@ __global__ void __cluster_dims__(kAcross* kDown) __launch_bounds__(kSquareThread
       }
     }
     // Through shared memory, so that neighbouring threads write neighbouring outputs.
-    const auto sync = [] { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); };
-    sync();
+    sync_threads<1, kMultipliers>();
     float* staged = reinterpret_cast<float*>(memory);
     const int lane = threadIdx.x % 32, output = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < kSquare / 2; ++i)
       staged[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kStagedRow + output + i / 2 % 2 * 8] = sum[i];
-    sync();
+    sync_threads<1, kMultipliers>();
     for (int at = threadIdx.x; at < kSquare * Product::kOutputs; at += kMultipliers) {
       const int o = at % Product::kOutputs, r = at / Product::kOutputs;
       if (first_output + o >= p.outputs || first_row + r >= place.end_row) continue;

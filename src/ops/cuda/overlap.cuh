@@ -22,19 +22,23 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
-// Launches the later kernel.
+// Launches the later kernel, in clusters of `cluster` blocks along x.
 template <typename Params>
 void launch_overlapping(void (*kernel)(Params), dim3 grid, int threads, size_t shared_bytes,
-                        cudaStream_t stream, const Params& params) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = PERIGEE_SM90;
+                        cudaStream_t stream, const Params& params, unsigned cluster = 1) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   const cudaLaunchConfig_t config{.gridDim = grid,
                                   .blockDim = dim3(threads),
                                   .dynamicSmemBytes = shared_bytes,
                                   .stream = stream,
-                                  .attrs = &overlap,
-                                  .numAttrs = PERIGEE_SM90};
+                                  .attrs = attributes,
+                                  .numAttrs = !PERIGEE_SM90 ? 0u
+                                              : cluster > 1 ? 2u
+                                                            : 1u};
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), "cudaLaunchKernelEx");
 }
 
