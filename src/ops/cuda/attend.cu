@@ -359,14 +359,7 @@ void launch_parts(const Parameters& p, int64_t walks, cudaStream_t stream) {
 }
 
 void launch_parts(const Parameters& p, int64_t walks, cudaStream_t stream) {
-  switch (p.pages.latent_format) {
-    case LatentFormat::kBf16:
-      return launch_parts<LatentFormat::kBf16>(p, walks, stream);
-    case LatentFormat::kFp8:
-      return launch_parts<LatentFormat::kFp8>(p, walks, stream);
-    case LatentFormat::kNvfp4:
-      return launch_parts<LatentFormat::kNvfp4>(p, walks, stream);
-  }
+  for_format(p.pages.latent_format, [&](auto format) { launch_parts<format>(p, walks, stream); });
 }
 
 #if PERIGEE_SM90

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/step_tables.h"
@@ -71,6 +72,19 @@ struct Walk {
     return (i / kChunk * lanes + lane) * kChunk + i % kChunk;
   }
 };
+
+// launch(std::integral_constant<LatentFormat, …>) for the format at hand.
+template <typename Launch>
+auto for_format(LatentFormat format, const Launch& launch) {
+  switch (format) {
+    case LatentFormat::kBf16:
+      return launch(std::integral_constant<LatentFormat, LatentFormat::kBf16>());
+    case LatentFormat::kFp8:
+      return launch(std::integral_constant<LatentFormat, LatentFormat::kFp8>());
+    default:
+      return launch(std::integral_constant<LatentFormat, LatentFormat::kNvfp4>());
+  }
+}
 
 // Rows [first_row, first_row + rows), a cluster of blocks for each walk of 16 heads: false, and nothing done,
 // if they are so many that launch_attend_rows is faster. sm_90.

@@ -518,15 +518,7 @@ bool launch(const AttendParameters& p, int rows, cudaStream_t stream) {
 }  // namespace
 
 bool launch_attend_few(const AttendParameters& p, int rows, cudaStream_t stream) {
-  switch (p.pages.latent_format) {
-    case LatentFormat::kBf16:
-      return launch<LatentFormat::kBf16>(p, rows, stream);
-    case LatentFormat::kFp8:
-      return launch<LatentFormat::kFp8>(p, rows, stream);
-    case LatentFormat::kNvfp4:
-      return launch<LatentFormat::kNvfp4>(p, rows, stream);
-  }
-  return false;
+  return for_format(p.pages.latent_format, [&](auto format) { return launch<format>(p, rows, stream); });
 }
 
 }  // namespace perigee::cuda

@@ -405,14 +405,7 @@ void launch(const AttendParameters& p, int rows, cudaStream_t stream) {
 }  // namespace
 
 void launch_attend_rows(const AttendParameters& p, int rows, cudaStream_t stream) {
-  switch (p.pages.latent_format) {
-    case LatentFormat::kBf16:
-      return launch<LatentFormat::kBf16>(p, rows, stream);
-    case LatentFormat::kFp8:
-      return launch<LatentFormat::kFp8>(p, rows, stream);
-    case LatentFormat::kNvfp4:
-      return launch<LatentFormat::kNvfp4>(p, rows, stream);
-  }
+  for_format(p.pages.latent_format, [&](auto format) { launch<format>(p, rows, stream); });
 }
 
 }  // namespace perigee::cuda
