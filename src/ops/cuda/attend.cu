@@ -11,6 +11,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/latent_pieces.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
 #include "ops/elementary.h"
@@ -286,6 +287,7 @@ __global__ void __launch_bounds__(kAttendThreads) attend_values_kernel(const Par
 // A row and head: its walks folded left to right, segments first, then lanes. Walks without a key are left
 // out.
 __global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const AttendParameters a) {
+  begin_in_turn();
   struct State {
     float max, sum, z[4];
     __device__ void fold(const State& right) {
@@ -325,6 +327,7 @@ __global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const AttendP
 // The selected positions of a row, lane by lane, each in ascending order: one warp a row and lane.
 __global__ void split_by_lane_kernel(const int32_t* selected, const int32_t* count, int top_k, int lanes,
                                      int32_t* list, int32_t* list_count) {
+  begin_in_turn();
   const int row = blockIdx.x / lanes, of = blockIdx.x % lanes, thread = threadIdx.x;
   const int32_t* from = selected + int64_t{row} * top_k;
   int32_t* to = list + int64_t{blockIdx.x} * top_k;
@@ -401,8 +404,8 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
       launch_parts(p, now * walks_of_row, stream);
     }
     if (folded) {
-      attend_fold_kernel<<<static_cast<unsigned>(now * p.heads), kFoldThreads, 0, stream>>>(p);
-      cuda_check(cudaGetLastError(), "launching attend_fold");
+      launch_overlapping(attend_fold_kernel, {.grid = dim3(now * p.heads), .threads = kFoldThreads}, stream,
+                         p);
     }
   }
 }
@@ -453,9 +456,8 @@ void CudaBackend::sparse_attend(const AttendArgs& a) {
   if (p.lanes > 1) {
     int32_t* list = scratch_.take<int32_t>(int64_t{rows.rows} * p.lanes * a.top_k);
     int32_t* list_count = scratch_.take<int32_t>(int64_t{rows.rows} * p.lanes);
-    split_by_lane_kernel<<<static_cast<unsigned>(rows.rows * p.lanes), 32, 0, stream()>>>(
-        a.selected, a.count, a.top_k, p.lanes, list, list_count);
-    cuda_check(cudaGetLastError(), "launching split_by_lane");
+    launch_overlapping(split_by_lane_kernel, {.grid = dim3(rows.rows * p.lanes), .threads = 32}, stream(),
+                       a.selected, a.count, a.top_k, p.lanes, list, list_count);
     p.list = list;
     p.list_count = list_count;
   }

@@ -6,6 +6,7 @@
 
 #include "ops/cuda/attn_res_mix.h"
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/elementary.h"
 
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(kMaxThreads) attn_res_mix_kernel(const Paramet
   __shared__ float weighted_of_warp[kSources][kMaxWarps + 1];
   __shared__ float mix_weight[kSources];
   __shared__ float mix_squares_of_warp[kMaxWarps];
+  begin_in_turn();
   const int64_t row = int64_t{blockIdx.x} * a.hidden;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
 
@@ -184,8 +186,7 @@ void launch(const AttnResMixArgs& args, cudaStream_t stream) {
   p.source[kSources - 1] = args.stream;
   constexpr int kWarpColumns = kWarp * kChunks * kChunkColumns;
   const int threads = (args.hidden + kWarpColumns - 1) / kWarpColumns * kWarp;
-  attn_res_mix_kernel<kSources><<<args.rows, threads, 0, stream>>>(p);
-  cuda_check(cudaGetLastError(), "launching attn_res_mix");
+  launch_overlapping(attn_res_mix_kernel<kSources>, {.grid = dim3(args.rows), .threads = threads}, stream, p);
 }
 
 }  // namespace

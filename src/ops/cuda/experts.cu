@@ -22,6 +22,7 @@ constexpr int kThreads = 256;
 
 // a = act(gate z, up z) of every entry.
 struct GateUpJob : DenseWeights<2> {
+  static constexpr bool kWeightsKnown = false;
   const ExpertAddresses* experts = nullptr;
   Grouping grouping{};
   const bf16* z = nullptr;
@@ -54,6 +55,7 @@ struct GateUpJob : DenseWeights<2> {
 
 // The down partial of every entry and lane → bf16.
 struct DownJob : DenseWeights<1> {
+  static constexpr bool kWeightsKnown = false;
   const ExpertAddresses* experts = nullptr;
   Grouping grouping{};
   const bf16* act = nullptr;

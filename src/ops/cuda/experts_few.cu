@@ -105,7 +105,7 @@ struct GateUpParams {
 template <bool kWhole, int kWarps, int kAhead>
 __global__ void __launch_bounds__(32 * kWarps, kWhole ? 5 : 8) gate_up_kernel(const GateUpParams p) {
   constexpr int kOutputs = kWhole ? 8 : 4;
-  let_next_begin();
+  begin_in_turn();
   const Tile tile = p.grouping.tile(blockIdx.y);
   if (tile.count == 0) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, t = lane % 4;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) down_kernel(const DownPara
     Tile tile = p.grouping.tile(warp), next = p.grouping.tile(min(warp + kDownWarps, tiles - 1));
     Operands operands = operands_of(tile);
     Stream<true, kAhead> stream(operands);
-    wait_for_previous();
+    begin_in_turn();
     stream.request_x(operands);
     for (int i = warp; i < tiles; i += kDownWarps) {
       const Operands operands_of_next = operands_of(next);
@@ -199,8 +199,8 @@ template <bool kWhole, int kWarps, int kAhead>
 void launch_gate_up(const GateUpParams& p, cudaStream_t stream) {
   constexpr int kOutputs = kWarps * (kWhole ? 8 : 4);
   const dim3 grid((p.intermediate + kOutputs - 1) / kOutputs, p.grouping.most_tiles);
-  gate_up_kernel<kWhole, kWarps, kAhead><<<grid, 32 * kWarps, 0, stream>>>(p);
-  cuda_check(cudaGetLastError(), "launching the experts' first product");
+  launch_overlapping(gate_up_kernel<kWhole, kWarps, kAhead>, {.grid = grid, .threads = 32 * kWarps}, stream,
+                     p);
 }
 
 template <int kAhead>
@@ -210,8 +210,11 @@ void launch_down(const DownParams& p, cudaStream_t stream) {
                            kMostFewEntries * kDownOutputs * static_cast<int>(sizeof(bf16)));
   cuda_check(raised, "cudaFuncSetAttribute");
   const dim3 grid((p.in + kDownOutputs - 1) / kDownOutputs, p.column_lanes);
-  launch_overlapping(down_kernel<kAhead>, grid, 32 * kDownWarps,
-                     size_t(p.rows) * p.choices * kDownOutputs * sizeof(bf16), stream, p);
+  launch_overlapping(down_kernel<kAhead>,
+                     {.grid = grid,
+                      .threads = 32 * kDownWarps,
+                      .shared_bytes = size_t(p.rows) * p.choices * kDownOutputs * sizeof(bf16)},
+                     stream, p);
 }
 
 // The deepest pipeline that divides the chunks of a product.

@@ -1,5 +1,7 @@
 #include "ops/cuda/experts_grouping.cuh"
 
+#include "ops/cuda/overlap.cuh"
+
 namespace perigee::cuda {
 namespace {
 
@@ -25,6 +27,7 @@ __device__ int scan(int x, int* of_warp) {
 __global__ void __launch_bounds__(kGroupThreads)
     group_kernel(const int32_t* experts, int entries, int expert_count, int tile, Grouping g) {
   extern __shared__ int memory[];
+  begin_in_turn();
   int *count = memory, *next = memory + expert_count;
   __shared__ int of_warp[kGroupThreads / 32];
   for (int e = threadIdx.x; e < expert_count; e += kGroupThreads) count[e] = 0;
@@ -67,9 +70,10 @@ Grouping group_by_expert(const int32_t* experts, int entries, int choices, int e
                           .tiles = scratch.take<Tile>(most_tiles),
                           .tile_count = scratch.take<int>(1),
                           .most_tiles = most_tiles};
-  group_kernel<<<1, kGroupThreads, 2 * expert_count * sizeof(int), stream>>>(experts, entries, expert_count,
-                                                                             tile, grouping);
-  cuda_check(cudaGetLastError(), "launching the grouping of experts");
+  launch_overlapping(
+      group_kernel,
+      {.grid = dim3(1), .threads = kGroupThreads, .shared_bytes = 2 * size_t(expert_count) * sizeof(int)},
+      stream, experts, entries, expert_count, tile, grouping);
   return grouping;
 }
 

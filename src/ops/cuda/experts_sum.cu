@@ -1,5 +1,6 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/overlap.cuh"
 
 namespace perigee::cuda {
 namespace {
@@ -15,6 +16,7 @@ struct SumParams {
 
 // partial = Σ weight · down in ascending expert id, eight outputs a thread.
 __global__ void sum_kernel(const SumParams p) {
+  begin_in_turn();
   const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y,
             lane = blockIdx.z;
   if (d >= p.in) return;
@@ -47,9 +49,8 @@ void sum_experts(const MoeExpertsArgs& a, const bf16* down, cudaStream_t stream)
                     .column_lanes = a.lanes_expert ? 1 : a.lanes,
                     .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
   constexpr int kThreads = 128, kOutputsOfBlock = kThreads * 8;
-  sum_kernel<<<dim3((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes), kThreads, 0, stream>>>(
-      p);
-  cuda_check(cudaGetLastError(), "launching the sum over experts");
+  const dim3 grid((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes);
+  launch_overlapping(sum_kernel, {.grid = grid, .threads = kThreads}, stream, p);
 }
 
 }  // namespace perigee::cuda

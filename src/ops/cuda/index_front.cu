@@ -3,6 +3,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
@@ -17,6 +18,7 @@ constexpr int kLaneValues = kIndexKeyDim / kWarp;  // 4 consecutive ones of a ve
 __global__ void __launch_bounds__(kThreads)
     query_norm_kernel(const bf16* q_a, const float* norm, float eps, int size, bf16* cq) {
   __shared__ float of_warp[kWarps];
+  begin_in_turn();
   const bf16* x = q_a + int64_t{blockIdx.x} * size;
   float squares = 0.0f;
   for (int d = threadIdx.x; d < size; d += kThreads) {
@@ -96,6 +98,7 @@ struct Parameters {
 
 // One block a row: a warp quantises a head's query, or norms and quantises the key, which comes last.
 __global__ void __launch_bounds__(kThreads) quantise_index_kernel(const Parameters a) {
+  begin_in_turn();
   const int row = blockIdx.x, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const IndexKeyFormat format = a.pages.index_format;
   for (int v = warp; v <= a.heads; v += kWarps) {
@@ -138,8 +141,8 @@ __global__ void __launch_bounds__(kThreads) quantise_index_kernel(const Paramete
 void CudaBackend::index_front(const IndexFrontArgs& a) {
   if (a.rows == 0) return;
   const int q_lora = a.weights.q_a.out;
-  query_norm_kernel<<<a.rows, kThreads, 0, stream()>>>(a.q_a, a.weights.q_a_norm, a.eps, q_lora, a.cq);
-  cuda_check(cudaGetLastError(), "launching query_norm");
+  launch_overlapping(query_norm_kernel, {.grid = dim3(a.rows), .threads = kThreads}, stream(), a.q_a,
+                     a.weights.q_a_norm, a.eps, q_lora, a.cq);
   if (!a.weights.indexer) return;
   const IndexerWeights& w = *a.weights.indexer;
   const int heads = w.head_weight.out;
@@ -147,7 +150,8 @@ void CudaBackend::index_front(const IndexFrontArgs& a) {
   Arena::Scope scope(scratch_);
   float* query = scratch_.take<float>(int64_t{a.rows} * w.q.out);
   multiply(w.q, a.cq, a.rows, query, stream());
-  quantise_index_kernel<<<a.rows, kThreads, 0, stream()>>>(
+  launch_overlapping(
+      quantise_index_kernel, {.grid = dim3(a.rows), .threads = kThreads}, stream(),
       {.rows = tables_.rows(),
        .pages = tables_.pages(a.pages),
        .query = query,
@@ -159,7 +163,6 @@ void CudaBackend::index_front(const IndexFrontArgs& a) {
        .eps = a.eps,
        .constant = 0.08838834764831845f * rsqrt(static_cast<float>(heads)),  // 128^-½ · heads^-½
        .heads = heads});
-  cuda_check(cudaGetLastError(), "launching quantise_index");
 }
 
 }  // namespace perigee::cuda

@@ -5,6 +5,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/index_select.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/packed_values.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/order_key.h"
@@ -81,7 +82,10 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   const int end = min(min(from + rows_of_block, seq.first_row + seq.rows), a.end_row);
   // Rows that see the block's first key, and more keys than they select.
   const int begin = max(from, seq.first_row + max(a.top_k, first_key) - start);
-  if (begin >= end) return;
+  if (begin >= end) {
+    wait_for_previous();
+    return;
+  }
 
   const int left = min(kBlockKeys, start + seq.rows - first_key);
   if (thread < kBlockPages && thread * kPageTokens < left)
@@ -106,9 +110,12 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
     }
     commit_copies();
   };
-  fetch(0);
   __syncthreads();
+  const bool all_old = first_key + kBlockKeys <= start;  // no key is of this step
+  if (!all_old) begin_in_turn();
   load_keys<kFormat>(page, left, keys);
+  if (all_old) begin_in_turn();
+  fetch(0);
   const int my_key = warp * 32 + lane % 4 * 8 + lane / 4;  // whose score this thread ends up with
   float key_scale = 1.0f;
   if (kFormat == IndexKeyFormat::kFp8 && my_key < left) {
@@ -173,11 +180,12 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
 template <IndexKeyFormat kFormat>
 void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t stream) {
   constexpr int kBytes = (kBlockKeys + 2 * kHeadGroup) * kKeyStride * 2 + 2 * kHeadGroup * 4;
-  cuda_check(
-      cudaFuncSetAttribute(index_score_kernel<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-      "cudaFuncSetAttribute of index_score");
-  index_score_kernel<kFormat><<<grid, kScoreThreads, kBytes, stream>>>(p, rows_of_block);
-  cuda_check(cudaGetLastError(), "launching index_score");
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(index_score_kernel<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  cuda_check(raised, "cudaFuncSetAttribute of index_score");
+  launch_overlapping(index_score_kernel<kFormat>,
+                     {.grid = grid, .threads = kScoreThreads, .shared_bytes = kBytes}, stream, p,
+                     rows_of_block);
 }
 
 }  // namespace

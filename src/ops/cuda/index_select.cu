@@ -8,6 +8,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
 #include "ops/cuda/wgmma.cuh"
@@ -83,6 +84,7 @@ __global__ void __launch_bounds__(kSelectThreads) index_select_kernel(const Sele
   __shared__ int before[2];  // in the blocks before: above the threshold, on it
   __shared__ int warp_total[2][kSelectThreads / 32];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  begin_in_turn();
   const int rank = blockIdx.x % kBlocks, launch_row = blockIdx.x / kBlocks, row = a.first_row + launch_row;
   const int visible = static_cast<int>(a.rows.position(row)) + 1;
   int32_t* selected = a.selected + int64_t{row} * a.top_k;
@@ -314,6 +316,7 @@ __device__ uint32_t keep_best(StreamMemory& m, WarpSums& sums, int count, int to
 __global__ void __launch_bounds__(kStreamThreads, 4) index_select_stream_kernel(const SelectParameters a) {
   extern __shared__ __align__(16) uint8_t memory[];
   StreamMemory& m = *reinterpret_cast<StreamMemory*>(memory);
+  begin_in_turn();
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int row = a.first_row + static_cast<int>(blockIdx.x);
   const int visible = static_cast<int>(a.rows.position(row)) + 1;
@@ -376,31 +379,25 @@ void launch_stream(const SelectParameters& p, int rows, cudaStream_t stream) {
   static const cudaError_t raised = cudaFuncSetAttribute(
       index_select_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(StreamMemory)});
   cuda_check(raised, "cudaFuncSetAttribute of index_select");
-  index_select_stream_kernel<<<static_cast<unsigned>(rows), kStreamThreads, sizeof(StreamMemory), stream>>>(
-      p);
-  cuda_check(cudaGetLastError(), "launching index_select");
+  launch_overlapping(index_select_stream_kernel,
+                     {.grid = dim3(rows), .threads = kStreamThreads, .shared_bytes = sizeof(StreamMemory)},
+                     stream, p);
 }
 
 }  // namespace
 
 void launch_index_select(const SelectParameters& p, int rows, bool shared, cudaStream_t stream) {
   if (!shared && p.top_k <= kMostStreamed) return launch_stream(p, rows, stream);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = kSharedRow;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * (shared ? kSharedRow : 1)));
-  config.blockDim = dim3(kSelectThreads);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = shared ? 1 : 0;
+  const unsigned blocks = shared ? kSharedRow : 1;
   const auto kernel =
 #if PERIGEE_SM90
       shared ? index_select_kernel<kSharedRow> :
 #endif
              index_select_kernel<1>;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching index_select");
+  launch_overlapping(
+      kernel,
+      {.grid = dim3(static_cast<unsigned>(rows) * blocks), .threads = kSelectThreads, .cluster = blocks},
+      stream, p);
 }
 
 void CudaBackend::index_select(const IndexSelectArgs& a) {

@@ -42,6 +42,7 @@ struct DecayParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) kda_decay_kernel(const DecayParameters a) {
+  begin_in_turn();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, unit = thread / kWarp;
   if (thread < int64_t{a.rows} * a.heads) a.beta[thread] = sigmoid(a.beta[thread]);
   if (unit >= int64_t{a.rows} * a.heads) return;
@@ -66,7 +67,7 @@ struct ConvParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) kda_conv_kernel(const ConvParameters a) {
-  let_next_begin();  // kda_decode starts with what it needs no q, k, v for
+  begin_in_turn();
   const int unit = blockIdx.y * kWarps + threadIdx.x / kWarp;
   if (unit >= 3 * a.heads) return;
   const int part = unit / a.heads, head = unit % a.heads;
@@ -143,6 +144,7 @@ struct NormGateParameters {
 };
 
 __global__ void __launch_bounds__(kThreads) kda_norm_gate_kernel(const NormGateParameters a) {
+  begin_in_turn();
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (unit >= a.units) return;
   const int d = threadIdx.x % kWarp * kPerThread;
@@ -173,8 +175,9 @@ void launch_kda_decay(const KdaProjectArgs& args, cudaStream_t stream) {
                           .bound = args.config.gate_lower_bound.value_or(0.0f),
                           .rows = args.rows,
                           .heads = heads};
-  kda_decay_kernel<<<blocks(int64_t{args.rows} * heads, kWarps), kThreads, 0, stream>>>(p);
-  cuda_check(cudaGetLastError(), "launching kda_decay");
+  launch_overlapping(kda_decay_kernel,
+                     {.grid = dim3(blocks(int64_t{args.rows} * heads, kWarps)), .threads = kThreads}, stream,
+                     p);
 }
 
 void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots,
@@ -192,16 +195,16 @@ void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotVi
                          .v = args.v,
                          .heads = heads,
                          .run = run};
-  kda_conv_kernel<<<dim3(blocks(rows.rows, run), blocks(3 * heads, kWarps)), kThreads, 0, stream>>>(p);
-  cuda_check(cudaGetLastError(), "launching kda_conv");
+  const dim3 grid(blocks(rows.rows, run), blocks(3 * heads, kWarps));
+  launch_overlapping(kda_conv_kernel, {.grid = grid, .threads = kThreads}, stream, p);
 }
 
 void launch_kda_norm_gate(const KdaOutputArgs& args, bf16* y, cudaStream_t stream) {
   const int64_t units = int64_t{args.rows} * args.config.num_heads;
   const NormGateParameters p{
       .o = args.o, .gate = args.gate, .norm = args.weights.o_norm, .y = y, .eps = args.eps, .units = units};
-  kda_norm_gate_kernel<<<blocks(units, kWarps), kThreads, 0, stream>>>(p);
-  cuda_check(cudaGetLastError(), "launching kda_norm_gate");
+  launch_overlapping(kda_norm_gate_kernel, {.grid = dim3(blocks(units, kWarps)), .threads = kThreads}, stream,
+                     p);
 }
 
 }  // namespace perigee::cuda

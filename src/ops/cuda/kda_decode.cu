@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2) kda_decode_kernel(const KdaChunkL
       key[m] = load_key(slot.k, slot.g, at * D + head_column);
       T[m] = slot.T[(int64_t{at} * a.heads + head) * kChunk + lane % kChunk];
     }
-    if (chunk == 0) wait_for_previous();
+    if (chunk == 0) begin_in_turn();
     uint2 query[kRowsOfWarp] = {};
     float v[2][2] = {};  // [row 2c + e][column]
 #pragma unroll
@@ -408,7 +408,10 @@ void launch(const KdaChunkLaunch& parameters, cudaStream_t stream) {
   cuda_check(raised, "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(parameters.heads * kSlices),
                   static_cast<unsigned>(parameters.rows.count));
-  launch_overlapping(kda_decode_kernel<kColumns>, grid, kThreads, kBytes, stream, parameters, kSlices);
+  launch_overlapping(
+      kda_decode_kernel<kColumns>,
+      {.grid = grid, .threads = kThreads, .shared_bytes = kBytes, .cluster = unsigned{kSlices}}, stream,
+      parameters);
 }
 
 }  // namespace

@@ -29,7 +29,9 @@ void launch_few_rows(const Job& job, const Launch& l, cudaStream_t stream) {
   cuda_check(raised, "cudaFuncSetAttribute");
   const dim3 grid((l.outputs + kFewOutputs - 1) / kFewOutputs,
                   l.tiles ? l.tiles : (l.rows + kRows - 1) / kRows, l.batches);
-  few_rows_kernel<Job, kRows><<<grid, 32 * segments, bytes, stream>>>(job, segments);
+  launch_overlapping(few_rows_kernel<Job, kRows>,
+                     {.grid = grid, .threads = 32 * segments, .shared_bytes = size_t(bytes)}, stream, job,
+                     segments);
 }
 
 template <typename Job>

@@ -1,6 +1,6 @@
 // mla_project, mla_query, mla_output on any GPU since sm_80: products, and what stands between them.
 #include "ops/cuda/backend.h"
-#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
@@ -29,6 +29,7 @@ struct LatentParameters {
 __global__ void __launch_bounds__(kThreads) write_latent_kernel(const LatentParameters a) {
   __shared__ float record[kLatentDim];
   __shared__ float of_warp[kThreads / kWarp];
+  begin_in_turn();
   const int row = blockIdx.x, thread = threadIdx.x;
   const bf16* kv = a.kv_a + int64_t{row} * kLatentDim;
   float x[kThreadValues], squares = 0.0f;
@@ -76,6 +77,7 @@ __global__ void __launch_bounds__(kThreads) write_latent_kernel(const LatentPara
 
 __global__ void __launch_bounds__(kThreads)
     gate_kernel(const float* value, const bf16* gate, bf16* out, int64_t count) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) out[i] = float_to_bf16(value[i] * sigmoid(bf16_to_float(gate[i])));
 }
@@ -119,16 +121,16 @@ void CudaBackend::mla_query(const MlaQueryArgs& a) {
             .k = nope,
             .batches = heads},
            stream());
-  write_latent_kernel<<<a.rows, kThreads, 0, stream()>>>({.rows = tables_.rows(),
-                                                          .pages = tables_.pages(a.pages),
-                                                          .kv_a = a.kv_a,
-                                                          .norm = a.weights.kv_a_norm,
-                                                          .eps = a.eps,
-                                                          .q = q,
-                                                          .query = a.query,
-                                                          .heads = heads,
-                                                          .nope = nope});
-  cuda_check(cudaGetLastError(), "launching write_latent");
+  launch_overlapping(write_latent_kernel, {.grid = dim3(a.rows), .threads = kThreads}, stream(),
+                     {.rows = tables_.rows(),
+                      .pages = tables_.pages(a.pages),
+                      .kv_a = a.kv_a,
+                      .norm = a.weights.kv_a_norm,
+                      .eps = a.eps,
+                      .q = q,
+                      .query = a.query,
+                      .heads = heads,
+                      .nope = nope});
 }
 
 void CudaBackend::mla_output(const MlaOutputArgs& a) {
@@ -154,9 +156,8 @@ void CudaBackend::mla_output(const MlaOutputArgs& a) {
             .batches = heads},
            stream());
   if (a.gate) {
-    gate_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(
-        value, a.gate, o, count);
-    cuda_check(cudaGetLastError(), "launching the gate of mla_output");
+    const dim3 grid(static_cast<unsigned>((count + kThreads - 1) / kThreads));
+    launch_overlapping(gate_kernel, {.grid = grid, .threads = kThreads}, stream(), value, a.gate, o, count);
   }
   multiply_lanes(a.weights.o, o, a.rows, a.lanes, a.partial, stream());
 }

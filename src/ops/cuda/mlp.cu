@@ -2,6 +2,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/require.h"
@@ -40,6 +41,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p) {
   __shared__ uint64_t best_of_warp[2][kThreads / kWarp];
   __shared__ int picked[kThreads], ascending[kThreads];
   const int64_t row = blockIdx.x;
+  begin_in_turn();
   uint64_t own[kOwn];  // candidates of this thread; 0: taken, or none
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -86,6 +88,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p) {
 __global__ void __launch_bounds__(kThreads) latent_kernel(const float* routed, const float* norm, float eps,
                                                           bf16* y, int rows, int width, int lanes) {
   __shared__ float of_warp[kThreads / kWarp];
+  begin_in_turn();
   const int64_t row = int64_t{blockIdx.x} * width, stride = int64_t{rows} * width;
   float squares = 0.0f;
   if (norm) {
@@ -105,6 +108,7 @@ __global__ void __launch_bounds__(kThreads) latent_kernel(const float* routed, c
 // stream += (routed + lane tree of shared) → bf16. `routed` is of one lane when it is already a sum.
 __global__ void combine_kernel(const float* routed, int routed_lanes, const float* shared, int shared_lanes,
                                bf16* stream, int64_t count) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
   const float r = reduce_lanes(routed + i, count, routed_lanes);
@@ -140,8 +144,10 @@ void CudaBackend::moe_route(const MoeRouteArgs& a) {
                       .k = a.config.experts_per_token,
                       .renormalize = a.config.renormalize,
                       .scale = a.config.routed_scaling_factor};
-  route_kernel<<<a.rows, kThreads, experts * sizeof(float), stream()>>>(p);
-  cuda_check(cudaGetLastError(), "launching moe_route");
+  launch_overlapping(
+      route_kernel,
+      {.grid = dim3(a.rows), .threads = kThreads, .shared_bytes = size_t(experts) * sizeof(float)}, stream(),
+      p);
 }
 
 void CudaBackend::moe_combine(const MoeCombineArgs& a) {
@@ -153,16 +159,15 @@ void CudaBackend::moe_combine(const MoeCombineArgs& a) {
     const int width = a.config.latent_size;
     bf16* y = scratch_.take<bf16>(int64_t{a.rows} * width);
     float* sum = scratch_.take<float>(count);
-    latent_kernel<<<a.rows, kThreads, 0, stream()>>>(
-        a.routed, a.config.latent_norm ? a.weights.latent_norm : nullptr, a.eps, y, a.rows, width, a.lanes);
-    cuda_check(cudaGetLastError(), "launching the latent's norm");
+    launch_overlapping(latent_kernel, {.grid = dim3(a.rows), .threads = kThreads}, stream(), a.routed,
+                       a.config.latent_norm ? a.weights.latent_norm : nullptr, a.eps, y, a.rows, width,
+                       a.lanes);
     multiply(a.weights.latent_up, y, a.rows, sum, stream());
     routed = sum;
     routed_lanes = 1;
   }
-  combine_kernel<<<blocks(count), kThreads, 0, stream()>>>(routed, routed_lanes, a.shared, a.lanes, a.stream,
-                                                           count);
-  cuda_check(cudaGetLastError(), "launching moe_combine");
+  launch_overlapping(combine_kernel, {.grid = dim3(blocks(count)), .threads = kThreads}, stream(), routed,
+                     routed_lanes, a.shared, a.lanes, a.stream, count);
 }
 
 }  // namespace perigee::cuda

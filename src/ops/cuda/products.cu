@@ -17,6 +17,7 @@ namespace {
 
 // A Product, one batch a blockIdx.z.
 struct ProductJob : DenseWeights<1>, Grid {
+  static constexpr bool kWeightsKnown = true;
   Product p;
   int first_row = 0;
 
@@ -58,6 +59,7 @@ struct ProductJob : DenseWeights<1>, Grid {
 
 // act(gate x, up x) → bf16.
 struct GluJob : DenseWeights<2>, Grid {
+  static constexpr bool kWeightsKnown = true;
   const bf16* x = nullptr;
   bf16* out = nullptr;
   ActivationParams activation;

@@ -8,9 +8,11 @@
 //   int k()                    length of the sum, a multiple of 8
 //   const bf16* row(r), any_row()   row r of the block's x, or null; some valid address
 //   void finish(output, row, value[kMatrices])   `output` counts from the block's first
+//   kWeightsKnown              begin() and the weights come from no earlier kernel
 #pragma once
 
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/segments.h"
 
 namespace perigee::cuda {
@@ -79,29 +81,35 @@ template <typename Job, int kRows>
 __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, int segments) {
   using Shape = FewRows<Job, kRows>;
   extern __shared__ __align__(128) uint8_t memory[];
+  if constexpr (!Job::kWeightsKnown) begin_in_turn();
   if (!job.template begin<kFewOutputs, kRows>()) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int length = job.k() / segments, begin = warp * length, end = begin + length;
   const int steps = (length + kTileK - 1) / kTileK;
   uint8_t* stages = memory + warp * Shape::kWarpBytes;
 
-  const auto fetch = [&](int step) {
+  const auto stage_of = [&](int step) { return stages + step % Shape::kStages * Shape::kStageBytes; };
+  const auto fetch_weights = [&](int step) {
+    if (step >= steps) return;
+    job.template fetch<Shape::kTileRows, 32, kFewOutputs>(stage_of(step), lane, begin + step * kTileK, end);
+  };
+  const auto fetch_x = [&](int step) {
     if (step < steps) {
-      uint8_t* stage = stages + step % Shape::kStages * Shape::kStageBytes;
-      const int k = begin + step * kTileK;
-      job.template fetch<Shape::kTileRows, 32, kFewOutputs>(stage, lane, k, end);
-      copy_tile<kRows, 32>(reinterpret_cast<bf16*>(stage + Shape::kWeightBytes), lane, k, end, job.any_row(),
-                           [&](int r) { return job.row(r); });
+      copy_tile<kRows, 32>(reinterpret_cast<bf16*>(stage_of(step) + Shape::kWeightBytes), lane,
+                           begin + step * kTileK, end, job.any_row(), [&](int r) { return job.row(r); });
     }
     commit_copies();
   };
-  for (int step = 0; step < Shape::kStages - 1; ++step) fetch(step);
+  for (int step = 0; step < Shape::kStages - 1; ++step) fetch_weights(step);
+  if constexpr (Job::kWeightsKnown) begin_in_turn();
+  for (int step = 0; step < Shape::kStages - 1; ++step) fetch_x(step);
   float c[Job::kMatrices][Shape::kTiles][4] = {};
   for (int step = 0; step < steps; ++step) {
     wait_copies<Shape::kStages - 2>();
     __syncwarp();
-    fetch(step + Shape::kStages - 1);  // into the stage that all lanes have read
-    const uint8_t* stage = stages + step % Shape::kStages * Shape::kStageBytes;
+    fetch_weights(step + Shape::kStages - 1);  // into the stage that all lanes have read
+    fetch_x(step + Shape::kStages - 1);
+    const uint8_t* stage = stage_of(step);
     const bf16* w = reinterpret_cast<const bf16*>(stage);
     const bf16* x = reinterpret_cast<const bf16*>(stage + Shape::kWeightBytes);
     const int inner = (min(kTileK, length - step * kTileK) + kStepK - 1) / kStepK;

@@ -2,6 +2,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/products.h"
 
 namespace perigee::cuda {
@@ -10,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void embed_kernel(const bf16* table, const int32_t* tokens, bf16* out, int hidden) {
+  begin_in_turn();
   const bf16* from = table + int64_t{tokens[blockIdx.x]} * hidden;
   bf16* to = out + int64_t{blockIdx.x} * hidden;
   for (int d = threadIdx.x; d < hidden; d += kThreads) to[d] = from[d];
@@ -17,6 +19,7 @@ __global__ void embed_kernel(const bf16* table, const int32_t* tokens, bf16* out
 
 __global__ void lane_reduce_kernel(const float* partial, bf16* stream, bool restart, int lanes,
                                    int64_t count) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
   const bf16 delta = float_to_bf16(reduce_lanes(partial + i, count, lanes));
@@ -28,16 +31,16 @@ __global__ void lane_reduce_kernel(const float* partial, bf16* stream, bool rest
 void CudaBackend::embed(const EmbedArgs& a) {
   const int rows = static_cast<int>(a.tokens.size());
   if (rows == 0) return;
-  embed_kernel<<<rows, kThreads, 0, stream()>>>(a.table, tables_.tokens(a.tokens), a.out, a.hidden);
-  cuda_check(cudaGetLastError(), "launching embed");
+  launch_overlapping(embed_kernel, {.grid = dim3(rows), .threads = kThreads}, stream(), a.table,
+                     tables_.tokens(a.tokens), a.out, a.hidden);
 }
 
 void CudaBackend::lane_reduce(const LaneReduceArgs& a) {
   const int64_t count = int64_t{a.rows} * a.hidden;
   if (count == 0) return;
-  lane_reduce_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, stream()>>>(
-      a.partial, a.stream, a.restart, a.lanes, count);
-  cuda_check(cudaGetLastError(), "launching lane_reduce");
+  const dim3 grid(static_cast<unsigned>((count + kThreads - 1) / kThreads));
+  launch_overlapping(lane_reduce_kernel, {.grid = grid, .threads = kThreads}, stream(), a.partial, a.stream,
+                     a.restart, a.lanes, count);
 }
 
 void CudaBackend::lm_head(const LmHeadArgs& a) {
