@@ -200,7 +200,7 @@ struct MlaQueryArgs {
 // ascending position.
 struct IndexSelectArgs {
   const DsaConfig& config;
-  const bf16* index_query;    // [R, index heads, 128]
+  const bf16* index_query;    // [R, index heads, 128] values that the keys' format has
   const float* index_weight;  // [R, index heads] folded
   std::span<const SequenceRows> sequences;
   std::span<const PageTable> pages;

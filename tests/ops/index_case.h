@@ -13,7 +13,7 @@ namespace perigee::test {
 struct IndexCase {
   struct Sequence {
     std::vector<float> key;     // [keys, 128] before the cache format rounds it
-    std::vector<float> query;   // [rows, heads, 128] values of bf16
+    std::vector<float> query;   // [rows, heads, 128] values of bf16, of e4m3 when keys are fp8
     std::vector<float> weight;  // [rows, heads]
     int rows = 0;
     int keys() const { return static_cast<int>(key.size()) / 128; }
@@ -47,7 +47,10 @@ struct IndexCase {
                .query = {},
                .weight = random.floats(int64_t{rows} * heads),
                .rows = rows};
-    for (bf16 x : random.bf16s(int64_t{rows} * heads * 128)) s.query.push_back(bf16_to_float(x));
+    for (bf16 x : random.bf16s(int64_t{rows} * heads * 128)) {
+      const float q = bf16_to_float(x);
+      s.query.push_back(format == IndexKeyFormat::kFp8 ? e4m3_to_float(float_to_e4m3(q)) : q);
+    }
     sequences.push_back(std::move(s));
   }
   // Rows [from, from + count) of one sequence as a step of their own: later keys do not exist.

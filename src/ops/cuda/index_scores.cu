@@ -1,9 +1,11 @@
-// The scores of index_select on any GPU since sm_80: blocks of 256 keys times some rows of one sequence. A
+// The scores of index_select on any GPU since sm_80, on Hopper of keys that are not fp8 (index_scores_sm90.cu
+// has those): blocks of 256 keys times some rows of one sequence. A
 // score has one order of additions: q·k is one chain over the 128 dimensions; of every 32 heads four threads
 // add eight each, ascending, on top of the 32 before; the four are added as (0 + 1) + (2 + 3).
 #include <algorithm>
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/index_score.cuh"
 #include "ops/cuda/index_select.h"
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/packed_values.cuh"
@@ -16,7 +18,6 @@ namespace {
 constexpr int kScoreThreads = 256,
               kBlockKeys = kScoreBlockKeys;  // 32 keys a warp, as first operands in registers
 constexpr int kBlockPages = kBlockKeys / kPageTokens;
-constexpr int kHeadGroup = 32;
 constexpr int kKeyStride = kIndexKeyDim + kRowPad;
 constexpr int kSteps = kIndexKeyDim / kStepK;
 constexpr int kMostRowsOfBlock = 64;
@@ -42,27 +43,6 @@ __device__ void load_keys(const uint8_t* const* page, int left, bf16* keys) {
     if constexpr (kFormat == IndexKeyFormat::kFp8) decode_e4m3(raw, 1.0f, to);
     if constexpr (kFormat == IndexKeyFormat::kMxfp4) decode_e2m1(raw, scale, scale, to);
   }
-}
-
-// Where head h of 32 lies in shared memory: column c of the j-th product of 8 columns is head 8·(c/2) + 2j +
-// c%2, so that thread t of four gets heads 8t … 8t + 7 in ascending j.
-__device__ int column_of_head(int h) { return h % 8 / 2 * 8 + h / 8 * 2 + h % 2; }
-
-// max(x, 0), NaN staying NaN.
-__device__ float relu(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// Four sums of each of four neighbouring threads, added over them as (0 + 1) + (2 + 3); thread t gets the
-// t-th.
-__device__ float add_over_four(const float (&x)[4]) {
-  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-  float a = odd ? x[1] : x[0], b = odd ? x[3] : x[2];
-  a += __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], 1);
-  b += __shfl_xor_sync(kAllLanes, odd ? x[2] : x[3], 1);
-  return (upper ? b : a) + __shfl_xor_sync(kAllLanes, upper ? a : b, 2);
 }
 
 template <IndexKeyFormat kFormat>
@@ -190,26 +170,31 @@ void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t
 
 }  // namespace
 
-void launch_index_scores(const ScoreParameters& p, std::span<const SequenceRows> sequences,
-                         cudaStream_t stream) {
-  int most_rows = 0;
-  int64_t most_keys = 0, blocks = 0;  // blocks: (keys, row) pairs of the launch
+ScoredRows::ScoredRows(const ScoreParameters& p, std::span<const SequenceRows> sequences) {
   for (const SequenceRows& s : sequences) {
     const int from = std::max(s.first_row, p.first_row), end = std::min(s.first_row + s.rows, p.end_row);
     if (from >= end) continue;
-    const int64_t keys = s.start + (end - s.first_row);
+    const int64_t keys = s.start + (end - s.first_row), blocks = (keys + kBlockKeys - 1) / kBlockKeys;
     if (keys <= p.top_k) continue;
     most_rows = std::max(most_rows, end - from);
-    most_keys = std::max(most_keys, keys);
-    blocks += (keys + kBlockKeys - 1) / kBlockKeys * (end - from);
+    key_blocks = std::max(key_blocks, blocks);
+    pairs += blocks * (end - from);
   }
-  if (most_rows == 0) return;
+}
+
+void launch_index_scores(const ScoreParameters& p, std::span<const SequenceRows> sequences,
+                         cudaStream_t stream) {
+#if PERIGEE_SM90
+  if (p.packed.code) return launch_index_scores_fp8(p, sequences, stream);
+#endif
+  const ScoredRows scored(p, sequences);
+  if (scored.most_rows == 0) return;
   // As many rows a block as leave every multiprocessor about sixteen blocks.
   static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int rows_of_block =
-      static_cast<int>(std::clamp<int64_t>(blocks / (16 * multiprocessors), 1, kMostRowsOfBlock));
-  const dim3 grid(static_cast<unsigned>((most_keys + kBlockKeys - 1) / kBlockKeys),
-                  static_cast<unsigned>((most_rows + rows_of_block - 1) / rows_of_block),
+      static_cast<int>(std::clamp<int64_t>(scored.pairs / (16 * multiprocessors), 1, kMostRowsOfBlock));
+  const dim3 grid(static_cast<unsigned>(scored.key_blocks),
+                  static_cast<unsigned>((scored.most_rows + rows_of_block - 1) / rows_of_block),
                   static_cast<unsigned>(sequences.size()));
   switch (p.pages.index_format) {
     case IndexKeyFormat::kBf16:

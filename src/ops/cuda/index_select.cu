@@ -414,11 +414,19 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
       static_cast<int>(scored ? std::clamp<int64_t>(kMostWorkspace / (stride * 2), 1, rows.rows) : rows.rows);
   const bool shared = PERIGEE_SM90 && at_once <= kFewRows && most_keys >= kLongRow && scored;
   uint16_t* order = scored ? scratch_.take<uint16_t>(at_once * stride) : nullptr;
+  PackedQuery packed;
+#if PERIGEE_SM90
+  if (scored && a.pages[0].index_format == IndexKeyFormat::kFp8) {
+    packed =
+        pack_index_query(a.index_query, a.index_weight, rows.rows, a.config.num_heads, scratch_, stream());
+  }
+#endif
   for (int first = 0; first < rows.rows; first += at_once) {
     const int end = std::min(first + at_once, rows.rows);
     if (scored) {
       launch_index_scores({.query = a.index_query,
                            .weight = a.index_weight,
+                           .packed = packed,
                            .rows = rows,
                            .pages = tables_.pages(a.pages),
                            .heads = a.config.num_heads,

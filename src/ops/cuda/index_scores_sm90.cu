@@ -1,0 +1,341 @@
+// The scores of index_select from fp8 keys on Hopper: a block has 256 keys, a page of 64 at a time as the
+// first operand of products of e4m3 whose columns are the heads of some rows, and goes through rows of one
+// sequence. A warp copies heads into a ring of stages; of two warpgroups each has two pages, and makes scores
+// of one while the other multiplies.
+//
+// A score has one order of additions: q·k is one chain over the 128 dimensions; of every 32 heads four
+// threads add eight each in fp32, ascending, on top of the 32 before; the four are added as (0 + 1) + (2 +
+// 3).
+#include <algorithm>
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/index_score.cuh"
+#include "ops/cuda/index_select.h"
+#include "ops/cuda/overlap.cuh"
+#include "ops/cuda/reduce.cuh"
+#include "ops/order_key.h"
+#if PERIGEE_SM90
+#include "ops/cuda/bulk_copies.cuh"
+#include "ops/cuda/wgmma.cuh"
+#endif
+
+namespace perigee::cuda {
+#if PERIGEE_SM90
+namespace {
+
+constexpr int kMultipliers = 2 * kWarpgroup, kThreads = kMultipliers + 32;
+constexpr int kPagesOfBlock = kScoreBlockKeys / kPageTokens, kPagesOfGroup = kPagesOfBlock / 2;
+constexpr int kCodeBytes = kHeadGroup * kIndexKeyDim;  // of 32 heads
+constexpr int kKeyPieces = kIndexKeyDim / 16;          // of 16 bytes
+constexpr int kStepE4m3 = 32;                          // values of K of one product
+constexpr int kMostItems = 8;                          // 32 heads each
+
+// relu(q·k) / kSmall in one instruction of the multipliers, where max would take two slots of a slower pipe:
+// q·k is at most 128 · 448². NaN gives 0, so keys and heads with a NaN say so in scales and weights.
+constexpr float kSmall = 0x1p25f;
+__device__ float small_relu(float x) { return __saturatef(x * (1.0f / kSmall)); }
+
+__device__ float nan() { return __uint_as_float(0x7FFFFFFFu); }
+// Whether any of four codes is NaN.
+__device__ bool any_nan(uint32_t codes) { return ((codes & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u; }
+static_assert(kPageTokens == kGroupRows && kPagesOfGroup == 2);
+
+// A stage has kItems items: the heads of as many rows, or rows by groups of heads.
+template <int kItems>
+struct Memory {
+  struct alignas(1024) Stage {
+    uint8_t code[kItems * kCodeBytes];
+    float weight[kItems * kHeadGroup];
+  };
+  static constexpr int kStages = 4;
+  static constexpr int kStageBytes = kItems * (kCodeBytes + kHeadGroup * int{sizeof(float)});
+
+  uint8_t key[kPagesOfBlock][kPageTokens * kIndexKeyDim];
+  Stage stages[kStages];
+  CopyBarrier full[kStages], free[kStages];
+};
+
+// The rows of a block: as items of the launch.
+struct Items {
+  int begin, end, groups;
+};
+
+// Two pages of a warpgroup. kWhole: all groups have 32 heads, and a row is one item.
+template <int kItems, bool kWhole>
+class Scorer {
+ public:
+  __device__ Scorer(const ScoreParameters& a, Memory<kItems>& memory, int group, const float (&key_scale)[2],
+                    uint16_t* order)
+      : a_(a), m_(memory), group_(group), key_scale_{key_scale[0], key_scale[1]}, order_(order) {}
+
+  __device__ void run(const Items& items) {
+    int step = 0;
+    for (int first = items.begin; first < items.end; first += kItems, ++step) {
+      const int s = step % Memory<kItems>::kStages;
+      wait_barrier(&m_.full[s], step / Memory<kItems>::kStages % 2);
+#pragma unroll
+      for (int page = 0; page < kPagesOfGroup; ++page) {
+        multiply(m_.key[group_ * kPagesOfGroup + page], m_.stages[s].code);
+        add_heads(m_.stages[s].weight, page, first, items);
+      }
+      arrive_warp(&m_.free[s]);
+    }
+  }
+
+ private:
+  __device__ void multiply(const uint8_t* key, const uint8_t* code) {
+    const uint64_t a = operand(key), b = operand(code);
+    start_products();
+#pragma unroll
+    for (int k = 0; k < kIndexKeyDim / kStepE4m3; ++k)
+      multiply_e4m3_async(c_, a + k * kNextStep, b + k * kNextStep, k > 0);
+    commit_products();
+    wait_products<0>();
+    pin(c_);
+  }
+
+  // Scores of a page and a stage's items. The thread has eight heads of two keys, 8 apart, of every item.
+  __device__ void add_heads(const float* weight, int page, int first, const Items& items) {
+    if constexpr (kWhole) {
+      constexpr int kTogether = kItems == 1 ? 1 : 2;  // rows
+      uint16_t* to = row_of_order(first, page);
+#pragma unroll
+      for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride) {
+        float sum[4] = {};
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) add_item(weight, i + j, kHeadGroup, sum[2 * j], sum[2 * j + 1]);
+        write(sum, page, first + i, items.end, to);
+      }
+    } else {
+      for (int i = 0; i < kItems; ++i) {
+        const int item = first + i;
+        add_item(weight, i, a_.heads - item % items.groups * kHeadGroup, sum_[page][0], sum_[page][1]);
+        if ((item + 1) % items.groups != 0) continue;
+        const float sum[4] = {sum_[page][0], sum_[page][1]};
+        write(sum, page, item / items.groups, items.end / items.groups,
+              row_of_order(item / items.groups, page));
+        sum_[page][0] = sum_[page][1] = 0.0f;
+      }
+    }
+  }
+
+  // Two keys' terms of an item of which `heads` heads exist.
+  __device__ void add_item(const float* weight, int i, int heads, float& first_key, float& second_key) const {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    const float4* w = reinterpret_cast<const float4*>(weight + i * kHeadGroup + 8 * t);
+    const float4 low = w[0], high = w[1];
+    const float of_head[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (j != i) continue;
+#pragma unroll
+      for (int h = 0; h < 8; ++h) {  // heads that do not exist add nothing, not even 0 · ∞
+        if (!kWhole && 8 * t + h >= heads) continue;
+        const float* c = &c_[16 * j + h / 2 * 4 + h % 2];
+        first_key = __fmaf_rn(of_head[h], small_relu(c[0]), first_key);
+        second_key = __fmaf_rn(of_head[h], small_relu(c[2]), second_key);
+      }
+    }
+  }
+
+  // Threads 0 and 1 of four write two keys of `row`, 2 and 3 those of the row behind it.
+  __device__ uint16_t* row_of_order(int row, int page) const {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    return order_ + (row + t / 2 - a_.first_row) * a_.stride + page * kPageTokens;
+  }
+  __device__ void write(const float (&sum)[4], int page, int row, int end, uint16_t* to) const {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+    constexpr bool kTwoRows = kWhole && kItems > 1;
+    const float score = key_scale_[page] * (add_over_four(sum) * kSmall);
+    if (kTwoRows ? row + t / 2 < end : t < 2 && row < end)
+      *to = static_cast<uint16_t>(order_key(static_cast<bf16>(bf16_pair(score, 0.0f))));
+  }
+
+  const ScoreParameters& a_;
+  Memory<kItems>& m_;
+  int group_;
+  float key_scale_[kPagesOfGroup];
+  uint16_t* order_;  // the thread's key of the first page, in the launch's first row
+  float c_[16 * kItems] = {};
+  float sum_[kPagesOfGroup][2] = {};  // by page and key
+};
+
+template <int kItems, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 1)
+    index_score_fp8_kernel(const __grid_constant__ ScoreParameters a, int rows_of_block) {
+  constexpr IndexKeyFormat kFormat = IndexKeyFormat::kFp8;
+  extern __shared__ __align__(1024) uint8_t bytes[];
+  Memory<kItems>& m = *reinterpret_cast<Memory<kItems>*>(bytes);
+  const int thread = threadIdx.x, sequence = blockIdx.z, first_key = blockIdx.x * kScoreBlockKeys;
+  const SequenceRows seq = a.rows.sequences[sequence];
+  const int start = static_cast<int>(seq.start);
+  const int from = max(seq.first_row, a.first_row) + static_cast<int>(blockIdx.y) * rows_of_block;
+  const int end = min(min(from + rows_of_block, seq.first_row + seq.rows), a.end_row);
+  // Rows that see the block's first key, and more keys than they select.
+  const int begin = max(from, seq.first_row + max(a.top_k, first_key) - start);
+  if (begin >= end) {
+    wait_for_previous();
+    return;
+  }
+  const int groups = (a.heads + kHeadGroup - 1) / kHeadGroup;
+  const Items items{begin * groups, end * groups, groups};
+  if (thread == 0) {
+    for (int s = 0; s < Memory<kItems>::kStages; ++s) {
+      init_barrier(&m.full[s], 1);
+      init_barrier(&m.free[s], kMultipliers / 32);
+    }
+    publish_barriers();
+  }
+
+  const int left = min(kScoreBlockKeys, start + seq.rows - first_key);
+  const auto page = [&](int key) { return a.pages.index_key(sequence, (first_key + key) / kPageTokens); };
+  const auto load_keys = [&] {
+    for (int at = thread; at < kScoreBlockKeys * kKeyPieces; at += kThreads) {
+      const int key = at / kKeyPieces, piece = at % kKeyPieces, in_page = key % kPageTokens;
+      const bool exists = key < left;
+      copy_16(m.key[key / kPageTokens] + in_page * kIndexKeyDim + ((piece ^ in_page) & 7) * 16,
+              exists ? page(key) + index_value_offset(kFormat, in_page) + piece * 16
+                     : reinterpret_cast<const uint8_t*>(a.weight),
+              exists);
+    }
+    commit_copies();
+  };
+  const bool all_old = first_key + kScoreBlockKeys <= start;  // no key is of this step
+  if (all_old) load_keys();
+  begin_in_turn();
+  if (!all_old) load_keys();
+  wait_copies<0>();
+  publish_to_products();
+  __syncthreads();
+
+  const int group = __shfl_sync(kAllLanes, thread / kWarpgroup, 0);
+  if (group == kMultipliers / kWarpgroup) {
+    if (thread != kMultipliers) return;
+    int step = 0;
+    for (int first = items.begin; first < items.end; first += kItems, ++step) {
+      const int s = step % Memory<kItems>::kStages, round = step / Memory<kItems>::kStages;
+      if (round > 0) wait_barrier(&m.free[s], (round - 1) % 2);
+      arrive_expecting(&m.full[s], Memory<kItems>::kStageBytes);
+      copy_bytes(m.stages[s].code, a.packed.code + int64_t{first} * kCodeBytes, kItems * kCodeBytes,
+                 &m.full[s], 1);
+      copy_bytes(m.stages[s].weight, a.packed.weight + int64_t{first} * kHeadGroup,
+                 kItems * kHeadGroup * int{sizeof(float)}, &m.full[s], 1);
+    }
+  } else {
+    const int lane = thread % 32;
+    const int mine = group * kPagesOfGroup * kPageTokens + thread % kWarpgroup / 32 * 16 + lane / 4 +
+                     lane % 2 * 8;  // the thread's key of the first page
+    float key_scale[kPagesOfGroup] = {};
+#pragma unroll
+    for (int p = 0; p < kPagesOfGroup; ++p) {
+      const int key = mine + p * kPageTokens;
+      if (key >= left) continue;
+      key_scale[p] =
+          *reinterpret_cast<const float*>(page(key) + index_scale_offset(kFormat, key % kPageTokens));
+      const uint4* code =
+          reinterpret_cast<const uint4*>(m.key[key / kPageTokens] + key % kPageTokens * kIndexKeyDim);
+      for (int i = 0; i < kKeyPieces; ++i) {
+        if (any_nan(code[i].x) || any_nan(code[i].y) || any_nan(code[i].z) || any_nan(code[i].w))
+          key_scale[p] = nan();
+      }
+    }
+    Scorer<kItems, kWhole>(a, m, group, key_scale, a.order + first_key + mine).run(items);
+  }
+}
+
+template <int kItems, bool kWhole>
+void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(Memory<kItems>);
+  static const cudaError_t raised = cudaFuncSetAttribute(index_score_fp8_kernel<kItems, kWhole>,
+                                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  cuda_check(raised, "cudaFuncSetAttribute of index_score_fp8");
+  launch_overlapping(index_score_fp8_kernel<kItems, kWhole>,
+                     {.grid = grid, .threads = kThreads, .shared_bytes = kBytes}, stream, p, rows_of_block);
+}
+
+// Sixteen values a thread.
+struct PackParameters {
+  const bf16* query;
+  const float* weight;
+  uint8_t* code;
+  float* packed_weight;
+  int heads, groups;
+  int64_t pieces;
+};
+__global__ void pack_index_query_kernel(const PackParameters a) {
+  begin_in_turn();
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= a.pieces) return;
+  const int piece = static_cast<int>(at % kKeyPieces), h = static_cast<int>(at / kKeyPieces % kHeadGroup);
+  const int64_t item = at / (kKeyPieces * kHeadGroup), row = item / a.groups;
+  const int head = static_cast<int>(item % a.groups) * kHeadGroup + h, column = column_of_head(h);
+  const bool exists = head < a.heads;
+  uint32_t word[4] = {};
+  if (exists) {
+    const uint4* from =
+        reinterpret_cast<const uint4*>(a.query + (row * a.heads + head) * kIndexKeyDim + piece * 16);
+    const uint4 first = from[0], second = from[1];
+    const uint32_t pair[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const bf16 x = static_cast<bf16>(pair[i / 2] >> i % 2 * 16);
+      word[i / 4] |= uint32_t{float_to_e4m3(bf16_to_float(x))} << i % 4 * 8;
+    }
+  }
+  *reinterpret_cast<uint4*>(a.code + (item * kHeadGroup + column) * kIndexKeyDim +
+                            ((piece ^ column) & 7) * 16) = {word[0], word[1], word[2], word[3]};
+  const bool nan_here = any_nan(word[0]) || any_nan(word[1]) || any_nan(word[2]) || any_nan(word[3]);
+  const uint32_t nans =
+      __ballot_sync(kAllLanes, nan_here) >> (threadIdx.x % 32 - piece);  // whole warps are here
+  if (piece == 0) {
+    a.packed_weight[item * kHeadGroup + h] = !exists        ? 0.0f
+                                             : nans & 0xFFu ? nan()
+                                                            : a.weight[row * a.heads + head];
+  }
+}
+
+}  // namespace
+
+PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, int heads, Arena& scratch,
+                             cudaStream_t stream) {
+  constexpr int kPackThreads = 256;
+  const int groups = (heads + kHeadGroup - 1) / kHeadGroup;
+  const int64_t items = int64_t{rows} * groups, room = items + kMostItems - 1;
+  const PackParameters p{.query = query,
+                         .weight = weight,
+                         .code = scratch.take<uint8_t>(room * kCodeBytes),
+                         .packed_weight = scratch.take<float>(room * kHeadGroup),
+                         .heads = heads,
+                         .groups = groups,
+                         .pieces = items * kHeadGroup * kKeyPieces};
+  const dim3 grid(static_cast<unsigned>((p.pieces + kPackThreads - 1) / kPackThreads));
+  launch_overlapping(pack_index_query_kernel, {.grid = grid, .threads = kPackThreads}, stream, p);
+  return {.code = p.code, .weight = p.packed_weight};
+}
+
+void launch_index_scores_fp8(const ScoreParameters& p, std::span<const SequenceRows> sequences,
+                             cudaStream_t stream) {
+  const ScoredRows scored(p, sequences);
+  if (scored.most_rows == 0) return;
+  // Blocks enough for several on every multiprocessor, with whole stages.
+  static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  constexpr int kBlocksOfMultiprocessor = 8;
+  const int64_t parts =
+      std::clamp<int64_t>(kBlocksOfMultiprocessor * multiprocessors / scored.key_blocks, 1, scored.most_rows);
+  const int rows_of_block =
+      static_cast<int>((scored.most_rows + parts * kMostItems - 1) / (parts * kMostItems)) * kMostItems;
+  const dim3 grid(static_cast<unsigned>(scored.key_blocks),
+                  static_cast<unsigned>((scored.most_rows + rows_of_block - 1) / rows_of_block),
+                  static_cast<unsigned>(sequences.size()));
+  const bool whole = p.heads == kHeadGroup;
+  if (scored.most_rows == 1) {
+    whole ? launch<1, true>(p, grid, rows_of_block, stream)
+          : launch<1, false>(p, grid, rows_of_block, stream);
+  } else {
+    whole ? launch<kMostItems, true>(p, grid, rows_of_block, stream)
+          : launch<kMostItems, false>(p, grid, rows_of_block, stream);
+  }
+}
+#endif
+
+}  // namespace perigee::cuda
