@@ -53,7 +53,7 @@ DeviceArray<uint8_t> random_bytes(int64_t count, int least, int most) {
   return repeated<uint8_t>(count, [&](std::mt19937& r) { return static_cast<uint8_t>(byte(r)); });
 }
 
-Bench::Bench() {
+Bench::Bench(bool print) : print_(print) {
   const DeviceArray<bf16> from = random_bf16(int64_t{1} << 30);
   DeviceArray<bf16> to(from.size());
   const size_t bytes = from.size() * sizeof(bf16);
@@ -62,8 +62,9 @@ Bench::Bench() {
                "cudaMemcpyAsync");
   });
   copy_gb_per_s_ = 2.0 * static_cast<double>(bytes) / ms[kRepeats / 2] / 1e6;
-  fmt::print("copy {:.0f} GB/s\n{:<28} {:>10} {:<7} {:>9} {:>6} {:>9} {:>9}\n", copy_gb_per_s_, "row",
-             "value", "unit", "limit", "of it", "target", "public");
+  if (print_)
+    fmt::print("copy {:.0f} GB/s\n{:<28} {:>10} {:<7} {:>9} {:>6} {:>9} {:>9}\n", copy_gb_per_s_, "row",
+               "value", "unit", "limit", "of it", "target", "public");
 }
 
 int Bench::sets_beyond_l2(int64_t bytes, int most) {
@@ -95,8 +96,9 @@ double Bench::read_microseconds(int64_t bytes) {
 }
 
 void Bench::add(const Row& r) {
-  fmt::print("{:<28} {:>10.2f} {:<7} {:>9.2f} {:>5.0f}% {:>9.2f} {:>9.2f}  {}\n", r.name, r.value, r.unit,
-             r.limit, share(r), r.target, r.peer_value, r.bound_by);
+  if (print_)
+    fmt::print("{:<28} {:>10.2f} {:<7} {:>9.2f} {:>5.0f}% {:>9.2f} {:>9.2f}  {}\n", r.name, r.value, r.unit,
+               r.limit, share(r), r.target, r.peer_value, r.bound_by);
   rows_.push_back(r);
 }
 

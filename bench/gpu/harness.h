@@ -30,7 +30,7 @@ constexpr double kBf16Tflops = 790;  // a large bf16 product on an H200 (the iss
 
 class Bench {
  public:
-  Bench();
+  explicit Bench(bool print);
   CudaBackend& backend() { return backend_; }
   cudaStream_t stream() { return backend_.memory().stream(); }
 
@@ -45,12 +45,13 @@ class Bench {
   double limit_of_bytes(double bytes) const { return bytes / copy_gb_per_s_ / 1e3; }
   static double limit_of_flops(double flops) { return flops / kBf16Tflops / 1e6; }
 
-  void add(const Row& row);  // prints it too
+  void add(const Row& row);  // prints it too, if asked to
   double copy_gb_per_s() const { return copy_gb_per_s_; }
   std::string json(const std::string& commit, const std::string& date) const;
 
  private:
   CudaBackend backend_;
+  bool print_;
   double copy_gb_per_s_ = 0;
   std::vector<Row> rows_;
 };

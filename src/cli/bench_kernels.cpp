@@ -1,5 +1,5 @@
-// perigee bench kernels: every stage of a model alone, at the row counts of decode, a decode batch and
-// prefill, beside what the machine's ceilings allow and beside the plain backend. The caches are emptied
+// perigee bench kernels, on a CPU: every stage of a model alone, at the row counts of decode, a decode batch
+// and prefill, beside what the machine's ceilings allow and beside the plain backend. The caches are emptied
 // before each call, since in a model step the weights of all other layers pass between two uses of one.
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cli/bench.h"
+#include "cli/bench_kernels_cuda.h"
 #include "cli/bench_report.h"
 #include "cli/dummy_context.h"
 #include "cli/flags.h"
@@ -34,6 +35,7 @@ constexpr const char* kDefaultCut =
 
 struct Flags {
   std::string model, override_config, device = "cpu", cpu_kernels = "auto", stage, peer = "plain", out;
+  std::vector<std::string> only;
   NumericsFlags numerics;
   KernelSizes sizes;
   int threads = 0;
@@ -152,16 +154,31 @@ int run_kernels(const Flags& f) {
   return 0;
 }
 
+// The GPU's shapes are fixed: those of K3.1 at TP8, and of projections.
+void check_options_of_device(const CLI::App& sub, const std::string& device) {
+  for (const CLI::Option* option : sub.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    const bool of_both = name == "--device" || name == "--out" || name == "--json";
+    if (!of_both && (device == "cuda") != (name == "--only"))
+      fail(ErrorCode::kUsage, "{}: has no meaning with --device {}; leave it out", name, device);
+  }
+}
+
 }  // namespace
 
 void add_bench_kernels(CLI::App& bench, Action& run) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* sub = bench.add_subcommand("kernels", "speed of every stage alone, with dummy weights");
+  CLI::App* sub = bench.add_subcommand(
+      "kernels", "speed of every stage alone, with dummy weights; on a GPU at fixed shapes");
   sub->add_option("MODEL", flags->model, "whose shapes: a folder, config file or built-in config")
       ->default_str("the shapes of bench/configs/k31-220m.json");
   sub->add_option("--override-config", flags->override_config, "e.g. num_hidden_layers=4,num_experts=16")
       ->check(not_empty());
-  sub->add_option("--device", flags->device, "where to compute")->check(CLI::IsMember({"cpu"}));
+  sub->add_option("--device", flags->device, "where to compute")->check(CLI::IsMember({"cpu", "cuda"}));
+  sub->add_option("--only", flags->only, "with --device cuda: only these, e.g. experts,attend")
+      ->delimiter(',')
+      ->check(CLI::IsMember(cuda_bench_names()));
   sub->add_option("--threads", flags->threads, "CPU threads; 0 takes all")->transform(whole_number(0, 1024));
   sub->add_option("--cpu-kernels", flags->cpu_kernels, "auto takes the fastest; all give the same bits")
       ->check(CLI::IsMember({"auto", "plain", "avx2", "avx512"}));
@@ -180,7 +197,14 @@ void add_bench_kernels(CLI::App& bench, Action& run) {
   flags->numerics.add_to(*sub);
   sub->add_option("--out", flags->out, "also write the JSON to this file")->check(not_empty());
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
-  sub->callback([flags, &run] { run = [flags] { return run_kernels(*flags); }; });
+  sub->callback([sub, flags, &run] {
+    run = [sub, flags] {
+      check_options_of_device(*sub, flags->device);
+      if (flags->device == "cpu") return run_kernels(*flags);
+      check_writable(flags->out);
+      return run_cuda_kernels(flags->only, flags->json, flags->out);
+    };
+  });
 }
 
 }  // namespace perigee::cli
