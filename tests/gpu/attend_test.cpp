@@ -168,6 +168,59 @@ TEST(GpuAttend, ARowDoesNotDependOnChunksOrVerifyWidths) {
   }
 }
 
+// One step of decoding rows, verifications of every width and prefills, which one kernel takes in turns; a row
+// alone and a dozen of the decoding ones are taken by clusters of 16 and of 8 blocks. Lengths lie around the
+// tiles and around what such a cluster walks in a round.
+TEST(GpuAttend, MixesOfDecodingVerifyingAndPrefill) {
+  constexpr int kLengths[] = {1, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049};
+  constexpr int kDecoding = std::size(kLengths);
+  for (LatentFormat format : kFormats) {
+    Random random(90);
+    AttendCase c{.heads = 3, .format = format, .scale = scale_of(format), .top_k = 2048};
+    for (int length : kLengths) c.add(random, length, 1);
+    for (int width = 2; width <= 8; ++width) c.add(random, 500 + 4 * width, width);
+    c.add(random, 70, 70);
+    c.add(random, 1060, 60);
+    for (bool sparse : {false, true}) {
+      if (sparse) c.choose(random, 1500);
+      for (const auto& [lanes, segment] : {std::pair(1, 4096), {2, 512}}) {
+        c.attention_lanes = lanes;
+        c.dense_segment = segment;
+        const std::string what = std::string(latent_format_name(format)) + (sparse ? ", sparse" : ", dense") +
+                                 ", segments of " + std::to_string(segment);
+        const std::vector<bf16> all = c.run(test::gpu());
+        EXPECT_LT(test::relative_l2(all, c.fp64()), test::kBf16) << what;
+        const auto expect_rows = [&](const AttendCase& some, int64_t first_row, const std::string& which) {
+          const std::vector<bf16> got = some.run(test::gpu());
+          const auto from = all.begin() + first_row * c.row_size();
+          EXPECT_TRUE(test::same_bits(got, {from, from + static_cast<int64_t>(got.size())}))
+              << what << ", " << which;
+        };
+        int64_t row = 0;
+        for (int s = 0; s < static_cast<int>(c.sequences.size()); ++s) {
+          const int rows = c.sequences[s].rows;
+          const std::string which = "row of " + std::to_string(rows) + " of sequence " + std::to_string(s);
+          expect_rows(c.part(s, 0, 1), row, "first " + which);
+          if (rows > 1) expect_rows(c.part(s, rows - 1, 1), row + rows - 1, "last " + which);
+          if (rows > 1 && rows <= 8) expect_rows(c.part(s, 0, rows), row, "every " + which);
+          row += rows;
+        }
+        AttendCase decoding = c;
+        decoding.sequences.resize(kDecoding);
+        expect_rows(decoding, 0, "the decoding rows");
+      }
+    }
+  }
+}
+
+// More rows than clusters walk, each so short that racecheck and the like are soon through.
+TEST(GpuAttend, ManyShortRows) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 48; ++i) lengths.push_back(1 + 4 * i);
+  for (LatentFormat format : kFormats)
+    expect_accurate(batch(2, format, lengths, 1, 91), std::string(latent_format_name(format)));
+}
+
 TEST(GpuAttend, RepeatsAreEqual) {
   const int lengths[] = {500, 90, 301};
   AttendCase c = batch(12, LatentFormat::kFp8, lengths, 4, 4);

@@ -3,6 +3,7 @@
 #include "ops/index_case.h"
 
 #include <functional>
+#include <numeric>
 
 #include "gpu/both_devices.h"
 
@@ -93,6 +94,115 @@ TEST(GpuIndexSelect, ScoresInAnyOrderOfPositions) {
       EXPECT_TRUE(c.run(test::gpu()) == c.brute_force()) << name << ", top " << top_k;
     }
   }
+}
+
+// Keys of which dimension r is the score of row r, so that one cache serves many patterns of scores. What is
+// selected follows from the scores alone.
+struct ScoredRows {
+  using Score = std::function<float(int position)>;
+  IndexCase inputs{.heads = 1};
+  std::vector<Score> scores;  // a row each
+  std::vector<int> visible;
+
+  // Rows see keys − rows + 1, …, keys positions.
+  void add(int keys, const std::vector<Score>& of_rows) {
+    const int rows = static_cast<int>(of_rows.size());
+    IndexCase::Sequence s{.key = std::vector<float>(size_t{128} * keys),
+                          .query = std::vector<float>(size_t{128} * rows),
+                          .weight = std::vector<float>(rows, 1.0f),
+                          .rows = rows};
+    for (int r = 0; r < rows; ++r) {
+      for (int p = 0; p < keys; ++p) s.key[size_t{128} * p + r] = std::max(of_rows[r](p), 0.0f);
+      s.query[size_t{128} * r + r] = 1.0f;
+      scores.push_back(of_rows[r]);
+      visible.push_back(keys - rows + r + 1);
+    }
+    inputs.sequences.push_back(std::move(s));
+  }
+  void expect_selected(int top_k, const std::string& what) {
+    inputs.top_k = top_k;
+    const IndexCase::Selection got = inputs.run(test::gpu());
+    for (size_t row = 0; row < scores.size(); ++row) {
+      std::vector<int32_t> want(visible[row]);
+      std::iota(want.begin(), want.end(), 0);
+      std::vector<float> x;
+      for (int32_t p : want) x.push_back(round_to_bf16(std::max(scores[row](p), 0.0f)));
+      std::stable_sort(want.begin(), want.end(), [&](int a, int b) { return x[a] > x[b]; });
+      want.resize(std::min(top_k, visible[row]));
+      std::sort(want.begin(), want.end());
+      EXPECT_EQ(got.count[row], static_cast<int32_t>(want.size())) << what << ", row " << row;
+      want.resize(top_k, -1);
+      EXPECT_EQ(row_of(inputs, got, static_cast<int64_t>(row)), want) << what << ", row " << row;
+    }
+  }
+};
+
+// Rows of which the blocks of a cluster have all in registers, one key more, and many more. Ties and plateaus
+// lie across the borders between blocks; the last place on a plateau is taken in every block in turn.
+TEST(GpuIndexSelect, LongerRowsThanAClusterHolds) {
+  const auto levels = [](int count) {
+    return [count](int p) { return static_cast<float>(1 + p * 7'919ll % count); };
+  };
+  const auto plateau = [](int begin, int end) {
+    return [=](int p) { return p >= begin && p < end ? 2.0f : 1.0f; };
+  };
+  const std::vector<ScoredRows::Score> patterns = {
+      [](int) { return 1.0f; },
+      levels(3),
+      levels(5'003),
+      [](int p) { return static_cast<float>(1 + p / 1'000); },
+      [](int p) { return static_cast<float>(200 - p / 1'000); },
+      plateau(16'300, 18'200),    // across a border, and not enough of it
+      plateau(131'000, 140'000),  // in what lies beyond two rounds
+      [](int p) { return p % 8'192 < 128 ? 3.0f : p % 2 ? 2.0f : 1.0f; },
+  };
+  ScoredRows c;
+  c.add(131'079, patterns);  // 131,072 to 131,079
+  c.add(150'011, patterns);
+  for (int top_k : {1, 2'048, 20'000}) c.expect_selected(top_k, "top " + std::to_string(top_k));
+}
+
+// A cluster's row whose keys are NaN or give −0, on both sides of the borders between its blocks: NaN comes
+// last, −0 ties with 0.
+TEST(GpuIndexSelect, NaNAndMinusZeroInLongRows) {
+  constexpr int kKeys = 140'003;
+  IndexCase c{.heads = 1, .format = IndexKeyFormat::kFp8};
+  IndexCase::Sequence s{.key = std::vector<float>(size_t{128} * kKeys),
+                        .query = std::vector<float>(128, 1.0f),
+                        .weight = {-0x1p-100f},
+                        .rows = 1};
+  // Every third key gives −2^−153, which is −0 once it is rounded; some give NaN, a few less than 0.
+  const auto is_nan = [](int p) { return p % 7 == 3 || (p >= 17'000 && p < 18'000); };
+  const auto below_zero = [](int p) { return p % 11 == 5; };
+  for (int p = 0; p < kKeys; ++p) {
+    float* key = &s.key[size_t{128} * p];
+    if (is_nan(p)) {
+      key[9] = NAN;
+    } else if (below_zero(p)) {
+      key[0] = 1.0f;
+    } else if (p % 3 == 0) {
+      std::fill_n(key, 128, 0x1p-60f);
+    }
+  }
+  c.sequences = {s};
+  const auto kind = [&](int p) { return is_nan(p) ? 2 : below_zero(p) ? 1 : 0; };
+  for (int top_k : {2'048, 110'000, 125'000}) {
+    std::vector<int32_t> want(kKeys);
+    std::iota(want.begin(), want.end(), 0);
+    std::stable_sort(want.begin(), want.end(), [&](int a, int b) { return kind(a) < kind(b); });
+    want.resize(top_k);
+    std::sort(want.begin(), want.end());
+    c.top_k = top_k;
+    EXPECT_EQ(c.run(test::gpu()).selected, want) << "top " << top_k;
+  }
+}
+
+// Rows of a cluster each, of which some see no more than they select.
+TEST(GpuIndexSelect, ShortRowsBesideLongOnes) {
+  const IndexCase c = integers(
+      16, 1, 2048,
+      {{1, 1}, {2'047, 1}, {2'048, 1}, {2'049, 1}, {2'050, 1}, {2'056, 1}, {9'000, 2}, {20'011, 2}}, 3000);
+  EXPECT_TRUE(c.run(test::gpu()) == c.brute_force());
 }
 
 // Lengths around what a block takes at a time and holds.
@@ -201,6 +311,18 @@ TEST(GpuIndexSelect, RowsInSeveralLaunches) {
     const IndexCase::Selection alone = c.part(0, row, 1).run(test::gpu());
     EXPECT_EQ(alone.selected, row_of(c, all, row)) << "row " << row;
   }
+}
+
+// A prefill of more than 8,192 rows, in several launches; lengths pass 2,048 and what a block holds.
+TEST(GpuIndexSelect, MoreThan8192Rows) {
+  const IndexCase c = integers(15, 1, 2'048, {{8'300, 8'300}, {40, 1}}, 700);
+  const IndexCase::Selection all = c.run(test::gpu());
+  for (int row : {0, 1, 2'046, 2'047, 2'048, 2'049, 4'097, 7'942, 7'943, 7'944, 8'191, 8'192, 8'299}) {
+    const IndexCase part = c.part(0, row, 1);
+    EXPECT_EQ(row_of(c, all, row), part.brute_force().selected) << "row " << row;
+    EXPECT_EQ(part.run(test::gpu()).selected, row_of(c, all, row)) << "row " << row;
+  }
+  EXPECT_EQ(row_of(c, all, 8'300), c.part(1, 0, 1).brute_force().selected) << "the sequence beside it";
 }
 
 TEST(GpuIndexSelect, RepeatsAreEqual) {

@@ -1,52 +1,19 @@
-// glu_mlp, moe_route, moe_experts, moe_combine, embed, lane_reduce, lm_head on the device: against the plain
-// CPU stages, and the row rule by bits.
+// glu_mlp, moe_route, moe_combine, embed, lane_reduce, lm_head on the device: against the plain CPU stages,
+// and the row rule by bits. moe_experts has a file of its own.
 #include <cstring>
-#include <utility>
 
-#include "formats/mxfp4.h"
-#include "gpu/both_devices.h"
-#include "ops/expert_addresses.h"
+#include "gpu/shared_weights.h"
 
 namespace perigee {
 namespace {
 
-using test::gpu, test::poisoned, test::Random, test::Shared, test::shared;
+using test::gpu, test::poisoned, test::Random, test::rows_of, test::Shared, test::shared;
+using Matrix = test::SharedMatrix;
 
 // Both devices round to bf16 at the same places; sums differ in the order of additions, so that a few values
 // fall to the other side.
 constexpr double kOtherOrder = 1e-3;
 constexpr int kMostRows = 200;
-
-struct Matrix {
-  Shared<bf16> data;
-  const bf16* view = nullptr;  // the same values elsewhere
-  int out, in;
-  Matrix(Random& random, int out, int in)
-      : data(shared(random.bf16s(int64_t{out} * in, 1.0f / std::sqrt(static_cast<float>(in))))),
-        out(out),
-        in(in) {}
-  operator Linear() const { return {.weight = view ? view : data.data(), .out = out, .in = in}; }
-};
-
-struct Packed {
-  Shared<uint8_t> packed, scale;
-  int out, in;
-  Packed(Random& random, int out, int in)
-      : packed(int64_t{out} * in / 2), scale(int64_t{out} * in / kMxfp4Block), out(out), in(in) {
-    const std::vector<float> x = random.floats(int64_t{out} * in, 1.0f / std::sqrt(static_cast<float>(in)));
-    for (size_t b = 0; b < scale.size(); ++b)
-      scale[b] = mxfp4_quantize_block_ocp(&x[b * kMxfp4Block], &packed[b * kMxfp4Block / 2]);
-    scale[0] = 0;  // counts as zero
-  }
-  operator Mxfp4Linear() const {
-    return {.packed = packed.data(), .scale = scale.data(), .out = out, .in = in};
-  }
-};
-
-template <typename T>
-Shared<T> rows_of(const Shared<T>& x, int first, int rows, int width) {
-  return Shared<T>(x.begin() + int64_t{first} * width, x.begin() + int64_t{first + rows} * width);
-}
 
 // run(backend, first, rows) computes rows [first, first + rows) of a fixed input of kMostRows rows; the
 // output is [lanes, rows, width].
@@ -162,76 +129,55 @@ TEST(MoeRouteOnDevice, Ties) {
   }
 }
 
-template <typename M>
-void test_experts(bool latent_lanes_expert, int lanes, int choices) {
-  constexpr int kIn = 128, kInter = 256, kExperts = 12;
-  Random random(static_cast<uint32_t>(lanes * 10 + choices));
-  std::vector<M> matrices;
-  for (int e = 0; e < kExperts; ++e) {
-    matrices.emplace_back(random, kInter, kIn);
-    matrices.emplace_back(random, kInter, kIn);
-    matrices.emplace_back(random, kIn, kInter);
-  }
-  if constexpr (std::is_same_v<M, Matrix>) {  // side by side, as loaded weights are
-    static Shared<bf16> block;
-    block.clear();
-    for (const M& m : matrices) block.insert(block.end(), m.data.begin(), m.data.end());
-    const bf16* at = block.data();
-    for (M& m : matrices) m.view = std::exchange(at, at + m.data.size());
-  }
-  MoeWeights w;
-  using View = std::conditional_t<std::is_same_v<M, Packed>, Mxfp4Linear, Linear>;
-  for (int e = 0; e < kExperts; ++e)
-    w.experts.push_back(
-        {.gate = View(matrices[3 * e]), .up = View(matrices[3 * e + 1]), .down = View(matrices[3 * e + 2])});
-  const Shared<ExpertAddresses> addresses = shared(expert_addresses(w.experts));
-  w.addresses = addresses.data();
-  const MoeConfig config{.num_experts = kExperts, .experts_per_token = choices, .intermediate_size = kInter};
-  const Shared<bf16> z = shared(random.bf16s(kMostRows * kIn, 2.0f));
-  Shared<int32_t> experts;
-  for (int r = 0; r < kMostRows; ++r) {  // some experts are used by most rows, some by none
-    std::vector<int32_t> chosen;
-    for (int e = 0; static_cast<int>(chosen.size()) < choices; ++e) {
-      if (e == kExperts - 2 || kExperts - 1 - e == choices - static_cast<int>(chosen.size()) ||
-          random.below(3) == 0)
-        chosen.push_back(e);
+// Logits of small integers are exact in any order of their sum, so that scores, ties and weights have the same
+// bits on both devices: many experts with the same score, some whose logit is NaN, one row that is all NaN.
+TEST(MoeRouteOnDevice, ManyExpertsTiesAndNaN) {
+  constexpr int kHidden = 64, kRows = 40, kNanRow = 17;
+  for (int count : {257, 384, 896, 2048}) {
+    for (int choices : {1, 8, 16, 200}) {
+      Random random(static_cast<uint32_t>(count + choices));
+      Shared<bf16> router(int64_t{count} * kHidden, bf16{0}), x(int64_t{kRows} * kHidden, bf16{0});
+      for (bf16& v : router) v = float_to_bf16(0.125f * static_cast<float>(random.below(3) - 1));
+      for (bf16& v : x) v = float_to_bf16(static_cast<float>(random.below(3) - 1));
+      const bf16 nan = float_to_bf16(NAN);
+      for (int e = 0; e < count; e += 37) router[e * kHidden + 3] = nan;
+      std::fill_n(x.begin() + kNanRow * kHidden, kHidden, nan);
+      Shared<float> bias(count, 0.0f);
+      for (float& b : bias) b = 0.25f * static_cast<float>(random.below(2));
+      MoeWeights w;
+      w.router = {.weight = router.data(), .out = count, .in = kHidden};
+      w.router_bias = bias.data();
+      const MoeConfig config{.num_experts = count,
+                             .experts_per_token = choices,
+                             .renormalize = true,
+                             .routed_scaling_factor = 2.5f};
+      const auto run = [&](Backend& backend, int first, int rows) {
+        const Shared<bf16> in = rows_of(x, first, rows, kHidden);
+        Shared<int32_t> experts = poisoned<int32_t>(int64_t{rows} * choices);
+        Shared<float> weight = poisoned<float>(int64_t{rows} * choices);
+        backend.moe_route({.weights = w,
+                           .config = config,
+                           .x = in.data(),
+                           .experts = experts.data(),
+                           .expert_weight = weight.data(),
+                           .z = nullptr,
+                           .rows = rows});
+        gpu().memory().wait();
+        return std::pair(experts, weight);
+      };
+      cpu::PlainBackend plain(2);
+      const auto [experts, weight] = run(gpu(), 0, kRows);
+      const auto [want_experts, want_weight] = run(plain, 0, kRows);
+      const std::string what = std::to_string(choices) + " of " + std::to_string(count);
+      EXPECT_TRUE(test::same_rows(experts, want_experts, 1, 0, choices)) << what;
+      EXPECT_TRUE(test::same_rows(weight, want_weight, 1, 0, choices)) << what;
+      for (int i = 0; i < choices; ++i) EXPECT_EQ(experts[kNanRow * choices + i], i) << "no score: by id";
+      for (int row : {0, kRows - 1}) {
+        const auto [alone, alone_weight] = run(gpu(), row, 1);
+        EXPECT_TRUE(test::same_rows(alone, experts, 1, row, choices)) << what;
+        EXPECT_TRUE(test::same_rows(alone_weight, weight, 1, row, choices)) << what;
+      }
     }
-    experts.insert(experts.end(), chosen.begin(), chosen.end());
-  }
-  const Shared<float> weight = shared(random.floats(kMostRows * choices));
-  const auto run = [&](Backend& backend, int first, int rows) {
-    const Shared<bf16> in = rows_of(z, first, rows, kIn);
-    const Shared<int32_t> ids = rows_of(experts, first, rows, choices);
-    const Shared<float> factors = rows_of(weight, first, rows, choices);
-    Shared<float> partial = poisoned<float>(int64_t{lanes} * rows * kIn);
-    backend.moe_experts({.weights = w,
-                         .config = config,
-                         .activation = {.kind = Activation::kSitu},
-                         .z = in.data(),
-                         .experts = ids.data(),
-                         .expert_weight = factors.data(),
-                         .partial = partial.data(),
-                         .rows = rows,
-                         .in = kIn,
-                         .lanes = lanes,
-                         .lanes_expert = latent_lanes_expert});
-    gpu().memory().wait();
-    return partial;
-  };
-  cpu::PlainBackend plain(2);
-  EXPECT_LT(test::relative_l2(run(gpu(), 0, kMostRows), run(plain, 0, kMostRows)), kOtherOrder);
-  expect_rows_alone_and_together<float>(run, lanes, kIn, "moe_experts");
-}
-
-TEST(MoeExpertsOnDevice, Bf16) {
-  for (bool by_expert : {false, true}) {
-    for (int lanes : {1, 4}) test_experts<Matrix>(by_expert, lanes, 5);
-  }
-}
-
-TEST(MoeExpertsOnDevice, Mxfp4) {
-  for (bool by_expert : {false, true}) {
-    for (int lanes : {1, 4}) test_experts<Packed>(by_expert, lanes, 5);
   }
 }
 
@@ -319,6 +265,32 @@ TEST(ResidualOnDevice, EmbedLaneReduceAndHead) {
   cpu::PlainBackend plain(1);
   EXPECT_EQ(embedded(gpu()), embedded(plain));
   EXPECT_LT(test::relative_l2(head(gpu()), head(plain)), 5e-6);
+}
+
+// Logits of more rows than the kernel for few takes, gathered in no order and twice; a row's are those that it
+// has alone.
+TEST(ResidualOnDevice, HeadOfManyGatheredRows) {
+  constexpr int kHidden = 520, kVocab = 300, kRows = 220;
+  Random random(4);
+  const Matrix table(random, kVocab, kHidden);
+  const Shared<bf16> x = shared(random.bf16s(kRows * kHidden));
+  const auto head = [&](Backend& backend, const std::vector<int>& rows) {
+    gpu().begin_step(
+        {.tokens = {}, .logit_rows = rows, .sequences = {}, .slots = {}, .pages = {}, .page_count = {}});
+    Shared<float> logits = poisoned<float>(static_cast<int64_t>(rows.size()) * kVocab);
+    backend.lm_head({.weight = table, .x = x.data(), .rows = rows, .logits = logits.data()});
+    gpu().memory().wait();
+    return logits;
+  };
+  for (int count : {64, 65, 130, 200}) {
+    std::vector<int> rows = {kRows - 1, 0, 0};
+    while (static_cast<int>(rows.size()) < count) rows.push_back(random.below(kRows));
+    const Shared<float> all = head(gpu(), rows);
+    cpu::PlainBackend plain(2);
+    EXPECT_LT(test::relative_l2(all, head(plain, rows)), 5e-6) << count << " rows";
+    for (int i : {0, 1, 2, 40, count - 1})
+      EXPECT_TRUE(test::same_rows(head(gpu(), {rows[i]}), all, 1, i, kVocab)) << count << " rows";
+  }
 }
 
 }  // namespace

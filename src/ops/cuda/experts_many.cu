@@ -274,11 +274,13 @@ __global__ void __launch_bounds__(kThreads, 1) many_experts_kernel(const Params 
   }
 }
 
-// to[row] = from[row] in the order of place_in_chunk; a thread moves eight values.
-__global__ void reorder_kernel(const bf16* from, bf16* to, int width) {
-  const int padded = padded_to_chunks(width), piece = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+// to[row] = from[row] in the order of place_in_chunk; a thread moves eight values. `parts` blocks a row, all
+// along x, which alone may have more than 65,535.
+__global__ void reorder_kernel(const bf16* from, bf16* to, int width, unsigned parts) {
+  const int padded = padded_to_chunks(width),
+            piece = static_cast<int>(blockIdx.x % parts * blockDim.x + threadIdx.x);
   if (piece * kPiece >= padded) return;
-  const int64_t row = blockIdx.y;
+  const int64_t row = blockIdx.x / parts;
   const uint4 v = piece * kPiece < width
                       ? *reinterpret_cast<const uint4*>(from + row * width + piece * kPiece)
                       : make_uint4(0, 0, 0, 0);
@@ -313,9 +315,8 @@ void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) 
   bf16* act = scratch.take<bf16>(int64_t{entries} * column_lanes * padded_k);
   bf16* down = scratch.take<bf16>(int64_t{entries} * column_lanes * a.in);
   constexpr int kReorderThreads = 128;
-  const int pieces = padded_in / kPiece;
-  reorder_kernel<<<dim3((pieces + kReorderThreads - 1) / kReorderThreads, a.rows), kReorderThreads, 0,
-                   stream>>>(a.z, z, a.in);
+  const unsigned parts = static_cast<unsigned>((padded_in / kPiece + kReorderThreads - 1) / kReorderThreads);
+  reorder_kernel<<<parts * static_cast<unsigned>(a.rows), kReorderThreads, 0, stream>>>(a.z, z, a.in, parts);
   cuda_check(cudaGetLastError(), "launching the reordering of the experts' input");
   if (padded_k != k) {
     cuda_check(cudaMemsetAsync(act, 0, static_cast<size_t>(entries) * column_lanes * padded_k * sizeof(bf16),

@@ -12,13 +12,14 @@ struct SumParams {
   float* partial;  // [lanes, R, in]
   int rows, choices, in, column_lanes;
   int experts_per_lane;  // lanes are blocks of expert ids; 0: of columns
+  unsigned parts;        // blocks a row: all along x, which alone may have more than 65,535
 };
 
 // partial = Σ weight · down in ascending expert id, eight outputs a thread.
 __global__ void sum_kernel(const SumParams p) {
   begin_in_turn();
-  const int d = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y,
-            lane = blockIdx.z;
+  const int row = static_cast<int>(blockIdx.x / p.parts), lane = blockIdx.y;
+  const int d = static_cast<int>(blockIdx.x % p.parts * blockDim.x + threadIdx.x) * 8;
   if (d >= p.in) return;
   float y[8] = {};
   for (int i = 0; i < p.choices; ++i) {
@@ -39,6 +40,8 @@ __global__ void sum_kernel(const SumParams p) {
 }  // namespace
 
 void sum_experts(const MoeExpertsArgs& a, const bf16* down, cudaStream_t stream) {
+  constexpr int kThreads = 128, kOutputsOfBlock = kThreads * 8;
+  const unsigned parts = static_cast<unsigned>((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock);
   const SumParams p{.down = down,
                     .experts = a.experts,
                     .weight = a.expert_weight,
@@ -47,9 +50,9 @@ void sum_experts(const MoeExpertsArgs& a, const bf16* down, cudaStream_t stream)
                     .choices = a.config.experts_per_token,
                     .in = a.in,
                     .column_lanes = a.lanes_expert ? 1 : a.lanes,
-                    .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0};
-  constexpr int kThreads = 128, kOutputsOfBlock = kThreads * 8;
-  const dim3 grid((a.in + kOutputsOfBlock - 1) / kOutputsOfBlock, a.rows, a.lanes);
+                    .experts_per_lane = a.lanes_expert ? a.config.num_experts / a.lanes : 0,
+                    .parts = parts};
+  const dim3 grid(parts * static_cast<unsigned>(a.rows), a.lanes);
   launch_overlapping(sum_kernel, {.grid = grid, .threads = kThreads}, stream, p);
 }
 
