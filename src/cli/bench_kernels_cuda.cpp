@@ -10,6 +10,7 @@
 #include "commit.h"
 #ifdef PERIGEE_HAVE_CUDA
 #include "bench/gpu/benches.h"
+#include "engine/backends.h"
 #endif
 
 namespace perigee::cli {
@@ -19,6 +20,7 @@ namespace perigee::cli {
 std::vector<std::string> cuda_bench_names() { return cuda::bench::bench_names(); }
 
 int run_cuda_kernels(const std::vector<std::string>& only, bool json, const std::string& out) {
+  make_backend("cuda", "auto", 1, false);  // says what is missing, if anything
   const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   const std::string text = cuda::bench::run_benches(only, PERIGEE_COMMIT, date, !json);
   if (json) fmt::print("{}", text);

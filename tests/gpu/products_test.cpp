@@ -119,7 +119,7 @@ TEST(ProductsOnDevice, LanesAreProductsOfTheirColumns) {
   Random random(21);
   const Shared<bf16> w = shared(random.bf16s(int64_t{kWhole.outputs} * kWhole.k)),
                      x = shared(random.bf16s(int64_t{kRows} * kWhole.k));
-  const auto columns = [](const Shared<bf16>& from, int lane) {
+  const auto columns = [&](const Shared<bf16>& from, int lane) {
     Shared<bf16> to;
     to.reserve(from.size() / kLanes);
     for (size_t at = size_t(lane) * kLane.k; at < from.size(); at += kWhole.k)
@@ -166,7 +166,7 @@ TEST(ProductsOnDevice, GluPanelsAndTails) {
   }
   const Shared<float> of_gate = product(gate, kShape, x, kMost), of_up = product(up, kShape, x, kMost);
   for (size_t i = 0; i < all.size(); ++i)
-    ASSERT_EQ(all[i], float_to_bf16(silu(of_gate[i]) * of_up[i])) << "value " << i;
+    ASSERT_EQ(all[i], float_to_bf16(elementary::silu(of_gate[i]) * of_up[i])) << "value " << i;
 }
 
 // Products of one input in one launch, in several, and of different inputs: each has the bits that it has
