@@ -132,6 +132,8 @@ void test_lanes(const Sizes& s, std::initializer_list<int> sizes, int accurate_r
   Random random(static_cast<uint32_t>(s.in + s.intermediate + s.rows));
   Case<M> c(random, s, uneven(random, s));
   for (const auto& [lanes, by_expert] : {std::pair(1, false), {4, false}, {4, true}}) {
+    const bool cuts_blocks = !by_expert && s.intermediate / lanes % kMxfp4Block != 0;
+    if (std::is_same_v<M, SharedMxfp4> && cuts_blocks) continue;  // the stage refuses it
     c.lanes = lanes;
     c.lanes_expert = by_expert;
     c.expect_accurate(accurate_rows, named(s, lanes, by_expert));

@@ -18,7 +18,7 @@ std::string architecture_of_device() {
          "this GPU has compute capability {}.{}, but the CUDA backend needs 8.0; use --device cpu", major,
          minor);
   }
-  return fmt::format("sm_{}{}-v2", major, minor);
+  return fmt::format("sm_{}{}-v3", major, minor);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-// The scores of index_select from fp8 keys on Hopper: a block has 256 keys, a page of 64 at a time as the
+// The scores of index_select from fp8 keys on Hopper: a block has 256 keys, a page of 64 a warpgroup as the
 // first operand of products of e4m3 whose columns are the heads of some rows, and goes through rows of one
-// sequence. A warp copies heads into a ring of stages; of two warpgroups each has two pages, and makes scores
-// of one while the other multiplies.
+// sequence. A warp copies heads into a ring of stages; some warpgroups make scores while others multiply.
 //
 // A score has one order of additions: q·k is one chain over the 128 dimensions; of every 32 heads four
 // threads add eight each in fp32, ascending, on top of the 32 before; the four are added as (0 + 1) + (2 +
@@ -23,12 +22,13 @@ namespace perigee::cuda {
 #if PERIGEE_SM90
 namespace {
 
-constexpr int kMultipliers = 2 * kWarpgroup, kThreads = kMultipliers + 32;
-constexpr int kPagesOfBlock = kScoreBlockKeys / kPageTokens, kPagesOfGroup = kPagesOfBlock / 2;
+constexpr int kPagesOfBlock = kScoreBlockKeys / kPageTokens;
+constexpr int kMultipliers = kPagesOfBlock * kWarpgroup, kThreads = kMultipliers + 32;
 constexpr int kCodeBytes = kHeadGroup * kIndexKeyDim;  // of 32 heads
 constexpr int kKeyPieces = kIndexKeyDim / 16;          // of 16 bytes
 constexpr int kStepE4m3 = 32;                          // values of K of one product
-constexpr int kMostItems = 8;                          // 32 heads each
+constexpr int kMostItems = 4;                          // 32 heads each
+static_assert(kPageTokens == kGroupRows);
 
 // relu(q·k) / kSmall in one instruction of the multipliers, where max would take two slots of a slower pipe:
 // q·k is at most 128 · 448². NaN gives 0, so keys and heads with a NaN say so in scales and weights.
@@ -38,7 +38,6 @@ __device__ float small_relu(float x) { return __saturatef(x * (1.0f / kSmall)); 
 __device__ float nan() { return __uint_as_float(0x7FFFFFFFu); }
 // Whether any of four codes is NaN.
 __device__ bool any_nan(uint32_t codes) { return ((codes & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u; }
-static_assert(kPageTokens == kGroupRows && kPagesOfGroup == 2);
 
 // A stage has kItems items: the heads of as many rows, or rows by groups of heads.
 template <int kItems>
@@ -60,31 +59,28 @@ struct Items {
   int begin, end, groups;
 };
 
-// Two pages of a warpgroup. kWhole: all groups have 32 heads, and a row is one item.
+// The page of a warpgroup. kWhole: all groups have 32 heads, and a row is one item.
 template <int kItems, bool kWhole>
 class Scorer {
  public:
-  __device__ Scorer(const ScoreParameters& a, Memory<kItems>& memory, int group, const float (&key_scale)[2],
+  __device__ Scorer(const ScoreParameters& a, Memory<kItems>& memory, int group, float key_scale,
                     uint16_t* order)
-      : a_(a), m_(memory), group_(group), key_scale_{key_scale[0], key_scale[1]}, order_(order) {}
+      : a_(a), m_(memory), key_(memory.key[group]), key_scale_(key_scale), order_(order) {}
 
   __device__ void run(const Items& items) {
     int step = 0;
     for (int first = items.begin; first < items.end; first += kItems, ++step) {
       const int s = step % Memory<kItems>::kStages;
       wait_barrier(&m_.full[s], step / Memory<kItems>::kStages % 2);
-#pragma unroll
-      for (int page = 0; page < kPagesOfGroup; ++page) {
-        multiply(m_.key[group_ * kPagesOfGroup + page], m_.stages[s].code);
-        add_heads(m_.stages[s].weight, page, first, items);
-      }
+      multiply(m_.stages[s].code);
+      add_heads(m_.stages[s].weight, first, items);
       arrive_warp(&m_.free[s]);
     }
   }
 
  private:
-  __device__ void multiply(const uint8_t* key, const uint8_t* code) {
-    const uint64_t a = operand(key), b = operand(code);
+  __device__ void multiply(const uint8_t* code) {
+    const uint64_t a = operand(key_), b = operand(code);
     start_products();
 #pragma unroll
     for (int k = 0; k < kIndexKeyDim / kStepE4m3; ++k)
@@ -94,27 +90,27 @@ class Scorer {
     pin(c_);
   }
 
-  // Scores of a page and a stage's items. The thread has eight heads of two keys, 8 apart, of every item.
-  __device__ void add_heads(const float* weight, int page, int first, const Items& items) {
+  // Scores of a stage's items. The thread has eight heads of two keys, 8 apart, of every item.
+  __device__ void add_heads(const float* weight, int first, const Items& items) {
     if constexpr (kWhole) {
       constexpr int kTogether = kItems == 1 ? 1 : 2;  // rows
-      uint16_t* to = row_of_order(first, page);
+      float sum[kItems / kTogether][4] = {};
 #pragma unroll
-      for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride) {
-        float sum[4] = {};
+      for (int i = 0; i < kItems; ++i)
+        add_item(weight, i, kHeadGroup, sum[i / kTogether][i % kTogether * 2],
+                 sum[i / kTogether][i % kTogether * 2 + 1]);
+      uint16_t* to = row_of_order(first);
 #pragma unroll
-        for (int j = 0; j < kTogether; ++j) add_item(weight, i + j, kHeadGroup, sum[2 * j], sum[2 * j + 1]);
-        write(sum, page, first + i, items.end, to);
-      }
+      for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride)
+        write(sum[i / kTogether], first + i, items.end, to);
     } else {
       for (int i = 0; i < kItems; ++i) {
         const int item = first + i;
-        add_item(weight, i, a_.heads - item % items.groups * kHeadGroup, sum_[page][0], sum_[page][1]);
+        add_item(weight, i, a_.heads - item % items.groups * kHeadGroup, sum_[0], sum_[1]);
         if ((item + 1) % items.groups != 0) continue;
-        const float sum[4] = {sum_[page][0], sum_[page][1]};
-        write(sum, page, item / items.groups, items.end / items.groups,
-              row_of_order(item / items.groups, page));
-        sum_[page][0] = sum_[page][1] = 0.0f;
+        const float sum[4] = {sum_[0], sum_[1]};
+        write(sum, item / items.groups, items.end / items.groups, row_of_order(item / items.groups));
+        sum_[0] = sum_[1] = 0.0f;
       }
     }
   }
@@ -139,25 +135,25 @@ class Scorer {
   }
 
   // Threads 0 and 1 of four write two keys of `row`, 2 and 3 those of the row behind it.
-  __device__ uint16_t* row_of_order(int row, int page) const {
+  __device__ uint16_t* row_of_order(int row) const {
     const int t = static_cast<int>(threadIdx.x) % 4;
-    return order_ + (row + t / 2 - a_.first_row) * a_.stride + page * kPageTokens;
+    return order_ + (row + t / 2 - a_.first_row) * a_.stride;
   }
-  __device__ void write(const float (&sum)[4], int page, int row, int end, uint16_t* to) const {
+  __device__ void write(const float (&sum)[4], int row, int end, uint16_t* to) const {
     const int t = static_cast<int>(threadIdx.x) % 4;
     constexpr bool kTwoRows = kWhole && kItems > 1;
-    const float score = key_scale_[page] * (add_over_four(sum) * kSmall);
+    const float score = key_scale_ * (add_over_four(sum) * kSmall);
     if (kTwoRows ? row + t / 2 < end : t < 2 && row < end)
       *to = static_cast<uint16_t>(order_key(static_cast<bf16>(bf16_pair(score, 0.0f))));
   }
 
   const ScoreParameters& a_;
   Memory<kItems>& m_;
-  int group_;
-  float key_scale_[kPagesOfGroup];
-  uint16_t* order_;  // the thread's key of the first page, in the launch's first row
+  const uint8_t* key_;
+  float key_scale_;
+  uint16_t* order_;  // the thread's key, in the launch's first row
   float c_[16 * kItems] = {};
-  float sum_[kPagesOfGroup][2] = {};  // by page and key
+  float sum_[2] = {};  // of a row so far
 };
 
 template <int kItems, bool kWhole>
@@ -223,23 +219,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     const int lane = thread % 32;
-    const int mine = group * kPagesOfGroup * kPageTokens + thread % kWarpgroup / 32 * 16 + lane / 4 +
-                     lane % 2 * 8;  // the thread's key of the first page
-    float key_scale[kPagesOfGroup] = {};
-#pragma unroll
-    for (int p = 0; p < kPagesOfGroup; ++p) {
-      const int key = mine + p * kPageTokens;
-      if (key >= left) continue;
-      key_scale[p] =
-          *reinterpret_cast<const float*>(page(key) + index_scale_offset(kFormat, key % kPageTokens));
-      const uint4* code =
-          reinterpret_cast<const uint4*>(m.key[key / kPageTokens] + key % kPageTokens * kIndexKeyDim);
+    const int in_page = thread % kWarpgroup / 32 * 16 + lane / 4 + lane % 2 * 8;  // the thread's key
+    const int key = group * kPageTokens + in_page;
+    float key_scale = 0.0f;
+    if (key < left) {
+      key_scale = *reinterpret_cast<const float*>(page(key) + index_scale_offset(kFormat, in_page));
+      const uint4* code = reinterpret_cast<const uint4*>(m.key[group] + in_page * kIndexKeyDim);
       for (int i = 0; i < kKeyPieces; ++i) {
         if (any_nan(code[i].x) || any_nan(code[i].y) || any_nan(code[i].z) || any_nan(code[i].w))
-          key_scale[p] = nan();
+          key_scale = nan();
       }
     }
-    Scorer<kItems, kWhole>(a, m, group, key_scale, a.order + first_key + mine).run(items);
+    Scorer<kItems, kWhole>(a, m, group, key_scale, a.order + first_key + key).run(items);
   }
 }
 
@@ -251,6 +242,15 @@ void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t
   cuda_check(raised, "cudaFuncSetAttribute of index_score_fp8");
   launch_overlapping(index_score_fp8_kernel<kItems, kWhole>,
                      {.grid = grid, .threads = kThreads, .shared_bytes = kBytes}, stream, p, rows_of_block);
+}
+
+// Of two bf16, the first in the low half; values of e4m3 as they are.
+__device__ uint32_t e4m3_codes(uint32_t pair) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(codes)
+      : "f"(__uint_as_float(pair & 0xFFFF0000u)), "f"(__uint_as_float(pair << 16)));
+  return codes;
 }
 
 // Sixteen values a thread.
@@ -277,10 +277,7 @@ __global__ void pack_index_query_kernel(const PackParameters a) {
     const uint4 first = from[0], second = from[1];
     const uint32_t pair[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const bf16 x = static_cast<bf16>(pair[i / 2] >> i % 2 * 16);
-      word[i / 4] |= uint32_t{float_to_e4m3(bf16_to_float(x))} << i % 4 * 8;
-    }
+    for (int i = 0; i < 8; ++i) word[i / 2] |= e4m3_codes(pair[i]) << i % 2 * 16;
   }
   *reinterpret_cast<uint4*>(a.code + (item * kHeadGroup + column) * kIndexKeyDim +
                             ((piece ^ column) & 7) * 16) = {word[0], word[1], word[2], word[3]};

@@ -208,9 +208,9 @@ __device__ inline void multiply_e4m3_async(float (&c)[16], uint64_t a, uint64_t 
                : PERIGEE_C8(0), PERIGEE_C8(8)
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
-__device__ inline void multiply_e4m3_async(float (&c)[128], uint64_t a, uint64_t b, bool add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" PERIGEE_D0 "," PERIGEE_D1 "," PERIGEE_D2 "," PERIGEE_D3 "," PERIGEE_D4 "," PERIGEE_D5 "," PERIGEE_D6 "," PERIGEE_D7 "," PERIGEE_D8 "," PERIGEE_D9 "," PERIGEE_D10 "," PERIGEE_D11 "," PERIGEE_D12 "," PERIGEE_D13 "," PERIGEE_D14 "," PERIGEE_D15 "}, %128, %129, p, 1, 1;\n}"
-               : PERIGEE_C8(0), PERIGEE_C8(8), PERIGEE_C8(16), PERIGEE_C8(24), PERIGEE_C8(32), PERIGEE_C8(40), PERIGEE_C8(48), PERIGEE_C8(56), PERIGEE_C8(64), PERIGEE_C8(72), PERIGEE_C8(80), PERIGEE_C8(88), PERIGEE_C8(96), PERIGEE_C8(104), PERIGEE_C8(112), PERIGEE_C8(120)
+__device__ inline void multiply_e4m3_async(float (&c)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" PERIGEE_D0 "," PERIGEE_D1 "," PERIGEE_D2 "," PERIGEE_D3 "," PERIGEE_D4 "," PERIGEE_D5 "," PERIGEE_D6 "," PERIGEE_D7 "}, %64, %65, p, 1, 1;\n}"
+               : PERIGEE_C8(0), PERIGEE_C8(8), PERIGEE_C8(16), PERIGEE_C8(24), PERIGEE_C8(32), PERIGEE_C8(40), PERIGEE_C8(48), PERIGEE_C8(56)
                : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
