@@ -78,7 +78,8 @@ void EngineFlags::add_to(CLI::App& app) {
 }
 
 EngineRun::EngineRun(const ModelFlags& model, EngineFlags flags)
-    : record_(flags.record.empty() ? nullptr : EventLog::to_file(flags.record)), runner_(model.load()) {
+    : record_(flags.record.empty() ? nullptr : EventLog::to_file(flags.record)),
+      runner_(model.load(flags.scheduler.max_num_batched_tokens)) {
   flags.scheduler.max_num_batched_tokens =
       batched_tokens(flags.scheduler.max_num_batched_tokens, runner_.memory(), flags.scheduler.max_num_seqs);
   if (record_) log_ = std::make_unique<EventLog>(record_, header_of(model, flags, runner_));

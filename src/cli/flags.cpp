@@ -64,7 +64,7 @@ void ModelFlags::add_to(CLI::App& app) {
   numerics.add_to(app);
 }
 
-Runner ModelFlags::load() const {
+Runner ModelFlags::load(int step_tokens) const {
   ModelConfig config = load_config(model, parse_config_overrides(override_config));
   const LoadFormat format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   if (format == LoadFormat::kAuto && !std::filesystem::is_directory(model)) {
@@ -83,7 +83,8 @@ Runner ModelFlags::load() const {
                  .cache_bytes = static_cast<int64_t>(cache_memory * 1e9),
                  .cache_rows = cache_rows,
                  .cuda_graphs = !enforce_eager,
-                 .gpu_memory_utilization = gpu_memory_utilization});
+                 .gpu_memory_utilization = gpu_memory_utilization,
+                 .step_tokens = step_tokens});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

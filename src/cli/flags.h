@@ -31,7 +31,8 @@ struct ModelFlags {
   bool debug_cache = false;
 
   void add_to(CLI::App& app);
-  Runner load() const;
+  // `step_tokens`: of the largest step, if not the default.
+  Runner load(int step_tokens = 0) const;
 };
 
 struct SamplingFlags {

@@ -35,7 +35,7 @@ void BatchFlags::add_to(CLI::App& app) {
 int generate_batch(const ModelFlags& model_flags, const BatchFlags& flags) {
   if (flags.answers.empty()) fail(ErrorCode::kUsage, "--batch without --out; name the file for the answers");
   const ChatModel chat(model_flags.model);
-  Runner runner = model_flags.load();
+  Runner runner = model_flags.load(flags.max_num_batched_tokens);
   chat.check_fits(runner.config());
   const serve::ServedModel model = flags.served.make(model_flags, chat, runner);
   EngineOptions options;

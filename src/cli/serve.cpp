@@ -84,7 +84,7 @@ int run_serve(Flags& f) {
   f.http.log = [&](const serve::HttpExchange& exchange) { api_pointer->log(exchange); };
   serve::HttpServer server(f.http);
 
-  Runner runner = f.model.load();
+  Runner runner = f.model.load(f.max_num_batched_tokens);
   if (runner.memory().on_host()) f.familiar.report_on_cpu();
   chat.check_fits(runner.config());
   EngineOptions options;

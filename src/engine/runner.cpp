@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/scheduler.h"
 #include "engine/tile_weights.h"
 #include "engine/upload_weights.h"
 
@@ -59,18 +60,26 @@ void check_device_plan(const ModelConfig& c, const ReductionPlan& plan) {
        plan.lanes, c.moe.intermediate_size);
 }
 
-// Half of the machine's memory, or what gpu_memory_utilization leaves beside what is taken already.
-int64_t default_cache_bytes(const RunnerOptions& options, const Memory& memory) {
-  if (memory.on_host()) return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 2;
-  const DeviceRoom room = device_room();
-  const double all = options.gpu_memory_utilization * static_cast<double>(room.total);
-  const int64_t bytes = static_cast<int64_t>(all) - (room.total - room.free) - options.gpu_workspace_bytes;
+int64_t default_cache_bytes(const Memory& memory) {
+  check(memory.on_host(), "make_pool: the size of a device's cache");
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 2;
+}
+
+// What gpu_memory_utilization leaves for the cache when weights and workspace are there. `before`: when they
+// were not.
+int64_t device_cache_bytes(const RunnerOptions& options, int step_tokens, const DeviceRoom& before) {
+  constexpr int64_t kLater = int64_t{1} << 30;  // of CUDA graphs, and of long contexts' scores and sums
+  const DeviceRoom now = device_room();
+  const auto share = static_cast<int64_t>(options.gpu_memory_utilization * static_cast<double>(now.total));
+  const int64_t taken = before.free - now.free, bytes = std::min(share - taken, now.free) - kLater;
   if (bytes <= 0) {
     fail(ErrorCode::kUsage,
-         "--gpu-memory-utilization {}: of {} bytes on the GPU {} are free and {} are kept for a step's "
-         "workspace, "
-         "which leaves none for the cache; give more, or use a smaller model",
-         options.gpu_memory_utilization, room.total, room.free, options.gpu_workspace_bytes);
+         "--gpu-memory-utilization {}: of the GPU's {} bytes {} were free; weights and the workspace of a "
+         "step "
+         "of {} tokens take {}, {} are kept for CUDA graphs and long contexts, which leaves none for the "
+         "cache; "
+         "give more, lower --max-num-batched-tokens, or use a smaller model",
+         options.gpu_memory_utilization, now.total, before.free, step_tokens, taken, kLater);
   }
   return bytes;
 }
@@ -81,7 +90,7 @@ std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOpti
   const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
   int64_t rows = options.cache_rows, slots = options.sequences;
   if (rows == 0) {
-    int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(options, memory);
+    int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
     if (!memory.on_host()) {  // a device sets slots aside; on the host they cost what sequences use
       const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
       slots = std::clamp<int64_t>(fit, 1, slots);
@@ -107,15 +116,34 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
                                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   check_plan(config_, plan_);
   backend_ = make_backend(options.device, options.cpu_kernels, threads_, options.cuda_graphs);
+  arena_ = std::make_unique<Arena>(backend_->memory());
+  RunnerOptions with_size = options;
   if (backend_->memory().on_host()) {
     tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
   } else {
     check_device_plan(config_, plan_);
+    const DeviceRoom before = device_room();
     upload_weights(weights_, config_, backend_->memory());
+    if (options.cache_bytes == 0 && options.cache_rows == 0) {
+      const int tokens = batched_tokens(options.step_tokens, backend_->memory(), 1);
+      take_workspace(::perigee::cache_shape(config_, options.precision.latent, options.precision.index),
+                     tokens, static_cast<int>(options.sequences));
+      with_size.cache_bytes = device_cache_bytes(options, tokens, before);
+    }
   }
-  pool_ = make_pool(config_, options, backend_->memory());
-  arena_ = std::make_unique<Arena>(backend_->memory());
+  pool_ = make_pool(config_, with_size, backend_->memory());
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
+}
+
+// Computes the largest step once, on made-up tokens, so that all it needs has been allocated.
+void Runner::take_workspace(const CacheShape& shape, int tokens, int logit_rows) {
+  const int rows = static_cast<int>(std::min<int64_t>(tokens, config_.max_position_embeddings));
+  const int logits = std::min(rows, logit_rows);
+  SequenceCache cache(shape, backend_->memory(), rows);
+  Batch batch;
+  batch.add(cache, std::vector<int32_t>(rows), 0, logits);
+  compute(batch);
+  sample(std::vector<SampleParams>(logits), std::vector<int64_t>(logits));
 }
 
 void Runner::compute(const Batch& batch, StepTrace* trace) {

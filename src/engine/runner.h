@@ -23,15 +23,15 @@ struct RunnerOptions {
   int64_t cache_bytes = 0;  // of the pool; 0: half of the machine's memory, or what a GPU has left
   int64_t cache_rows = 0;   // of the pool, whatever their bytes; 0: as cache_bytes says
   bool cuda_graphs = true;
-  double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, cache and workspace
-  int64_t gpu_workspace_bytes = int64_t{4} << 30;
-  int64_t sequences = 256;   // that may be live at once
-  int64_t block_tokens = 0;  // of a row; 0: the planner's choice
+  double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, workspace and cache
+  int step_tokens = 0;                  // of the largest step; 0: as batched_tokens says
+  int64_t sequences = 256;              // that may be live at once
+  int64_t block_tokens = 0;             // of a row; 0: the planner's choice
 };
 
 class Runner {
  public:
-  // Throws Error{kUsage} naming the flag when the plan does not fit the model.
+  // Throws Error{kUsage} naming the flag when the plan does not fit the model, or the model the GPU's share.
   Runner(ModelConfig config, Weights weights, const RunnerOptions& options);
 
   const ModelConfig& config() const { return config_; }
@@ -69,6 +69,7 @@ class Runner {
                               std::span<const LogitsProcessor* const> processors = {});
 
  private:
+  void take_workspace(const CacheShape& shape, int tokens, int logit_rows);
   void draw(const float* logits, std::span<const SampleParams> params, std::span<const int64_t> positions,
             std::span<int32_t> tokens, std::span<float> log_norm);
   void draw_processed(std::span<const SampleParams> params, std::span<const int64_t> positions,
