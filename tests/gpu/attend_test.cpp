@@ -84,6 +84,48 @@ TEST(GpuDenseAttend, SharpSoftmax) {
   }
 }
 
+// Rows of few heads share products when there are many: sequences that begin anywhere, rows that begin or end
+// a segment, segments that end inside a chunk.
+TEST(GpuDenseAttend, RowsThatShareProducts) {
+  struct Shape {
+    int heads, lanes, segment;
+  };
+  for (const Shape& s : {Shape{1, 1, 64}, Shape{8, 3, 64}, Shape{12, 1, 4096}, Shape{16, 1, 100},
+                         Shape{32, 1, 4096}, Shape{32, 2, 48}, Shape{33, 1, 64}}) {
+    Random random(s.heads);
+    AttendCase c{.heads = s.heads, .attention_lanes = s.lanes, .dense_segment = s.segment};
+    c.add(random, 210, 101);
+    c.add(random, 67, 40);
+    c.add(random, 33, 33);
+    expect_rows_alone(c, std::to_string(s.heads) + " heads, " + std::to_string(s.lanes) +
+                             " lanes, segments of " + std::to_string(s.segment));
+  }
+  Random random(9);
+  AttendCase c{.heads = 32, .dense_segment = 64};
+  c.add(random, 130, 71);
+  expect_accurate(c, "rows that share products");
+}
+
+// A key that is not finite reaches no row before it.
+TEST(GpuDenseAttend, NaNReachesNoEarlierRow) {
+  for (LatentFormat format : kFormats) {
+    for (int heads : {4, 32}) {
+      Random random(heads);
+      AttendCase c{.heads = heads, .format = format, .scale = scale_of(format), .dense_segment = 64};
+      c.add(random, 96, 80);
+      const std::vector<bf16> want = c.run(test::gpu());
+      constexpr int kBad = 53;  // a key, of row 37
+      std::fill_n(c.sequences[0].latent.begin() + kBad * AttendCase::kLatent, AttendCase::kLatent,
+                  bf16{0x7FFF});
+      const std::vector<bf16> got = c.run(test::gpu());
+      const int64_t before = (kBad - 16) * c.row_size();
+      EXPECT_TRUE(std::equal(got.begin(), got.begin() + before, want.begin()))
+          << latent_format_name(format) << ", " << heads << " heads";
+      EXPECT_FALSE(test::same_bits(got, want));
+    }
+  }
+}
+
 TEST(GpuDenseAttend, ASegmentOfManyTiles) {  // more than the addresses at hand hold
   Random random(5);
   AttendCase c{.heads = 1, .dense_segment = 4096};

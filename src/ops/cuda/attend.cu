@@ -311,6 +311,7 @@ __global__ void __launch_bounds__(kFoldThreads) attend_fold_kernel(const AttendP
     for (int s = 0; s < a.segments; ++s) {
       const int64_t at = (first + lane * a.segments + s) * kHeads + head % kHeads;
       const float2 sums = a.sums[at];
+      if (sums.y == 0.0f) continue;
       const float4 z = reinterpret_cast<const float4*>(a.value + at * kLatentRank)[threadIdx.x];
       of_lane.fold({sums.x, sums.y, {z.x, z.y, z.z, z.w}});
     }
@@ -381,8 +382,11 @@ void attend(Parameters p, int rows, Arena& scratch, cudaStream_t stream) {
   const int64_t tile_bytes = kKeyTile * 8 + kHeads * (kKeyTile * (4 + 2) + 4 + int64_t{sizeof(Step)});
   const int64_t walk_bytes =
       (kHopper ? 0 : tiles * tile_bytes) + (folded ? kHeads * (8 + kLatentRank * 4) : 0);
-  const int64_t at_once =
+  const int64_t most =
       walk_bytes == 0 ? rows : std::clamp<int64_t>(kMostWorkspace / (walks_of_row * walk_bytes), 1, rows);
+  const auto parts = [](int64_t count, int64_t size) { return (count + size - 1) / size; };
+  // Launches of about one size, whole chunks long where that is possible.
+  const int64_t at_once = std::min(most, parts(parts(rows, parts(rows, most)), kChunk) * kChunk);
   const int64_t walks = at_once * walks_of_row;
   if (folded) {
     p.sums = scratch.take<float2>(walks * kHeads);

@@ -29,7 +29,7 @@ struct AttendParameters {
   int first_row;                        // of the launch
   float scale;                          // of q·k, times log2 e
   float2* sums;  // [rows of the launch, groups, lanes, segments, 16] max and Σp of a walk; Σp = 0: no key
-  float* value;  // [rows of the launch, groups, lanes, segments, 16, 512], not divided
+  float* value;  // [rows of the launch, groups, lanes, segments, 16, 512], not divided; unset where Σp = 0
   bf16* out;     // [R, heads, 512]
 
   __host__ __device__ int walks() const { return lanes * segments; }
@@ -41,9 +41,22 @@ __device__ inline int lane_keys_below(int end, int lane, int lanes) {
   return end / round * kChunk + min(max(rest, 0), kChunk);
 }
 
+// What a row that sees `visible` positions has in walk `walk`, when no list says it.
+struct DenseKeys {
+  int keys, before;  // before: of the lane, in earlier segments
+
+  __device__ DenseKeys(const AttendParameters& a, int walk, int visible) {
+    const int lane = walk / a.segments;
+    const int begin = min(walk % a.segments * a.segment, visible), end = min(begin + a.segment, visible);
+    before = lane_keys_below(begin, lane, a.lanes);
+    keys = lane_keys_below(end, lane, a.lanes) - before;
+  }
+};
+
 // Row `row` over the keys of walk `walk` of its lanes and segments.
 struct Walk {
   int row, sequence;
+  int visible;  // positions
   int keys, tiles;
   int lane, lanes, keys_before;  // of the lane, in earlier segments
   const int32_t* list;
@@ -51,6 +64,7 @@ struct Walk {
   __device__ Walk(const AttendParameters& a, int row, int walk)
       : row(row),
         sequence(a.rows.sequence_of_row[row]),
+        visible(static_cast<int>(a.rows.position(row)) + 1),
         lane(walk / a.segments),
         lanes(a.lanes),
         keys_before(0),
@@ -59,10 +73,9 @@ struct Walk {
       list = a.list + (int64_t{row} * lanes + lane) * a.list_stride;
       keys = a.list_count[int64_t{row} * lanes + lane];
     } else {
-      const int visible = static_cast<int>(a.rows.position(row)) + 1;
-      const int begin = min(walk % a.segments * a.segment, visible), end = min(begin + a.segment, visible);
-      keys_before = lane_keys_below(begin, lane, lanes);
-      keys = lane_keys_below(end, lane, lanes) - keys_before;
+      const DenseKeys dense(a, walk, visible);
+      keys = dense.keys;
+      keys_before = dense.before;
     }
     tiles = (keys + kKeyTile - 1) / kKeyTile;
   }
@@ -89,7 +102,7 @@ auto for_format(LatentFormat format, const Launch& launch) {
 // Rows [first_row, first_row + rows), a cluster of blocks for each walk of 16 heads: false, and nothing done,
 // if they are so many that launch_attend_rows is faster. sm_90.
 bool launch_attend_few(const AttendParameters& p, int rows, cudaStream_t stream);
-// The same, a block for each walk of up to 64 heads.
+// The same, a block for each walk of up to 64 heads, of several rows where heads are few.
 void launch_attend_rows(const AttendParameters& p, int rows, cudaStream_t stream);
 
 }  // namespace perigee::cuda

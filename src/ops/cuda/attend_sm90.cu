@@ -1,7 +1,7 @@
-// sparse_attend and dense_attend of many rows on Hopper: a block takes one walk of up to 64 heads after the
-// other. Two warpgroups bring tiles of 64 keys as bf16 into two buffers (latent_loader.cuh); of two others
-// the first makes logits and weights of even tiles, the second of odd ones, and both add values: 256 of the
-// 512 dimensions each, of every tile in order. While one makes weights the other multiplies.
+// sparse_attend and dense_attend of many rows on Hopper: a block takes one item of attend_work_sm90.cuh after
+// the other. Two warpgroups bring tiles of 64 keys as bf16 into two buffers (latent_loader.cuh); of two
+// others the first makes logits and weights of even tiles, the second of odd ones, and both add values: 256
+// of the 512 dimensions each, of every tile in order. While one makes weights the other multiplies.
 //
 // Weights p̂ go from registers into the owner's products, and to the other warpgroup through shared memory, in
 // place of the keys' last 64 dimensions, which only logits need.
@@ -9,6 +9,7 @@
 
 #if PERIGEE_SM90
 
+#include "ops/cuda/attend_work_sm90.cuh"
 #include "ops/cuda/bulk_copies.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/latent_loader.cuh"
@@ -42,27 +43,7 @@ struct Memory {
   CopyBarrier query_full, query_free;
 };
 
-// The walks of a launch, in an order in which blocks that run together share keys.
-struct Work {
-  int count, groups;  // groups of up to 64 heads
-
-  Work(const AttendParameters& a, int rows)
-      : count(rows * a.walks() * ((a.heads + kHeads - 1) / kHeads)),
-        groups((a.heads + kHeads - 1) / kHeads) {}
-  struct Item {
-    int row;  // of the launch
-    int walk, first_head, heads;
-  };
-  __device__ Item item(const AttendParameters& a, int i) const {
-    const int size = (a.heads + groups - 1) / groups, first = i % groups * size;
-    return {.row = i / groups / a.walks(),
-            .walk = i / groups % a.walks(),
-            .first_head = first,
-            .heads = min(size, a.heads - first)};
-  }
-};
-
-// Two heads of a thread: 16·warp + g and 8 later.
+// Two heads of a thread: rows 16·warp + g of the product and 8 later.
 struct TwoHeads {
   float max[2], sum[2], rescale[2];
 };
@@ -74,10 +55,15 @@ class Multiplier {
   __device__ Multiplier(const AttendParameters& a, Memory& memory)
       : a_(a), m_(memory), warp_(static_cast<int>(threadIdx.x) % kWarpgroup / 32) {}
 
-  __device__ void run(const Work::Item& item, const Walk& walk) {
+  __device__ void run(const AttendItem& item, const Walk& walk) {
 #pragma unroll
     for (int j = 0; j < kHalfDims / 2; ++j) z_[0][j] = z_[1][j] = 0.0f;
     heads_ = {.max = {-infinity(), -infinity()}, .sum = {0.0f, 0.0f}, .rescale = {0.0f, 0.0f}};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int later = item.rows - 1 - min(product_row(i) / item.heads, item.rows - 1);
+      keys_[i] = later == 0 ? walk.keys : DenseKeys(a_, item.walk, walk.visible - later).keys;
+    }
     if (walk.tiles > 0) {
       wait_barrier(&m_.query_full, query_phase_);
       int tile = 0;
@@ -85,18 +71,22 @@ class Multiplier {
       if (tile < walk.tiles) add_last(walk, tile);
       query_phase_ ^= 1;
     }
-    write(item);
+    write(item, walk.tiles > 0);
   }
 
  private:
   static __device__ float infinity() { return __uint_as_float(0x7F800000u); }
+  // Of the thread's i-th head.
+  __device__ int product_row(int i) const {
+    return warp_ * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * i;
+  }
 
   __device__ void add_two(const Walk& walk, int tile) {
     const bool last = tile + 2 + kGroup >= walk.tiles;  // of this warpgroup
     if constexpr (kGroup == 0) {
       make_logits<0>(last);
       FragmentA weight[4];
-      make_weights<0>(walk.keys - tile * kKeyTile, weight);
+      make_weights<0>(tile, weight);
       add_own<0>(weight);
       take_state<1>();
       start_other<1>();
@@ -106,7 +96,7 @@ class Multiplier {
       take_state<0>();
       start_other<0>();
       FragmentA weight[4];
-      make_weights<1>(walk.keys - (tile + 1) * kKeyTile, weight);
+      make_weights<1>(tile + 1, weight);
       finish<0>();
       add_own<1>(weight);
     }
@@ -115,7 +105,7 @@ class Multiplier {
     if constexpr (kGroup == 0) {
       make_logits<0>(true);
       FragmentA weight[4];
-      make_weights<0>(walk.keys - tile * kKeyTile, weight);
+      make_weights<0>(tile, weight);
       add_own<0>(weight);
     } else {
       if (walk.tiles == 1) arrive_warp(&m_.query_free);
@@ -125,10 +115,17 @@ class Multiplier {
     }
   }
 
+  // Until products may read the keys, and the query, that have come.
+  template <int kBuffer>
+  __device__ void wait_tile() {
+    wait_barrier(&m_.full[kBuffer], phase_[kBuffer]);
+    publish_to_products();  // copies that came after the loader had handed them over
+  }
+
   // s = q·k of the tile in buffer kBuffer.
   template <int kBuffer>
   __device__ void make_logits(bool last) {
-    wait_barrier(&m_.full[kBuffer], phase_[kBuffer]);
+    wait_tile<kBuffer>();
 #pragma unroll
     for (float& s : s_) s = 0.0f;
     start_products();
@@ -147,10 +144,11 @@ class Multiplier {
 
   // From logits and the state before the tile to p̂ and the state after it, here and in shared memory.
   template <int kBuffer>
-  __device__ void make_weights(int left, FragmentA (&weight)[4]) {
+  __device__ void make_weights(int index, FragmentA (&weight)[4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // head g, head g + 8: s_[4j + 2i + e] is key 8j + 2t + e
+      const int left = keys_[i] - index * kKeyTile;
       float top = -infinity();
       if (left >= kKeyTile) {
 #pragma unroll
@@ -206,8 +204,7 @@ class Multiplier {
     if (lane % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        m_.state[kBuffer][warp_ * 16 + lane / 4 + 8 * i] = {heads_.max[i], heads_.sum[i], heads_.rescale[i],
-                                                            0.0f};
+        m_.state[kBuffer][product_row(i)] = {heads_.max[i], heads_.sum[i], heads_.rescale[i], 0.0f};
       }
     }
     publish_to_products();
@@ -217,12 +214,11 @@ class Multiplier {
   // The state after a tile of the other warpgroup.
   template <int kBuffer>
   __device__ void take_state() {
-    wait_barrier(&m_.full[kBuffer], phase_[kBuffer]);
+    wait_tile<kBuffer>();
     wait_barrier(&m_.weighted[kBuffer], phase_[kBuffer]);
-    const int head = warp_ * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const State s = m_.state[kBuffer][head + 8 * i];
+      const State s = m_.state[kBuffer][product_row(i)];
       heads_.max[i] = s.max, heads_.sum[i] = s.sum, heads_.rescale[i] = s.rescale;
     }
   }
@@ -285,27 +281,30 @@ class Multiplier {
     return {pair[0], pair[1]};
   }
 
-  __device__ void write(const Work::Item& item) const {
+  __device__ void write(const AttendItem& item, bool any_key) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int walk_rows = a_.walks() * kWalkHeads;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int h = warp_ * 16 + lane / 4 + 8 * i, head = item.first_head + h;
-      if (h >= item.heads) continue;
+      const int h = product_row(i);
+      if (h >= item.product_rows()) continue;
+      const int row = item.row + h / item.heads, head = item.first_head + h % item.heads;
       const int dim = kGroup * kValueDims + lane % 4 * 2;
       if (a_.walks() == 1) {
         const float inverse = __frcp_rn(heads_.sum[i]);
-        bf16* out = a_.out + (int64_t{a_.first_row + item.row} * a_.heads + head) * kLatentRank + dim;
+        bf16* out = a_.out + (int64_t{a_.first_row + row} * a_.heads + head) * kLatentRank + dim;
 #pragma unroll
         for (int j = 0; j < kValueDims / 8; ++j)
           *reinterpret_cast<uint32_t*>(out + j * 8) = bf16_pair(z(j, i).x * inverse, z(j, i).y * inverse);
         continue;
       }
-      const int64_t at = (int64_t{item.row} * a_.groups + head / kWalkHeads) * walk_rows +
-                         item.walk * kWalkHeads + head % kWalkHeads;
+      const int64_t at = (int64_t{row} * a_.groups + head / kWalkHeads) * walk_rows + item.walk * kWalkHeads +
+                         head % kWalkHeads;
       float* value = a_.value + at * kLatentRank + dim;
+      if (any_key) {
 #pragma unroll
-      for (int j = 0; j < kValueDims / 8; ++j) *reinterpret_cast<float2*>(value + j * 8) = z(j, i);
+        for (int j = 0; j < kValueDims / 8; ++j) *reinterpret_cast<float2*>(value + j * 8) = z(j, i);
+      }
       if (kGroup == 0 && lane % 4 == 0) a_.sums[at] = {heads_.max[i], heads_.sum[i]};
     }
   }
@@ -316,58 +315,55 @@ class Multiplier {
   uint32_t phase_[2] = {0, 0}, query_phase_ = 0;
   float z_[2][kHalfDims / 2], s_[kKeyTile / 2];
   TwoHeads heads_;
+  int keys_[2];  // of the walk that the row of each head sees
 };
 
-// The queries of an item, as far as its heads go; zeros behind.
-__device__ void load_query(const AttendParameters& a, const Work::Item& item, int thread, Memory& m) {
+// The queries of an item, heads of rows side by side; zeros behind.
+__device__ void load_query(const AttendParameters& a, const AttendItem& item, int thread, Memory& m) {
   constexpr int kPieces = kLatentDim / kPiece;
   const bf16* query = a.query + (int64_t{a.first_row + item.row} * a.heads + item.first_head) * kLatentDim;
 #pragma unroll 2
   for (int at = thread; at < kHeads * kPieces; at += kLoaders) {
-    const int head = at / kPieces, piece = at % kPieces;
-    const bool exists = head < item.heads;
-    copy_16(m.query[piece / 8] + tile_offset(head, piece % 8),
-            query + (exists ? head : 0) * kLatentDim + piece * kPiece, exists);
+    const int row = at / kPieces, piece = at % kPieces;
+    const bool exists = row < item.product_rows();
+    copy_16(m.query[piece / 8] + tile_offset(row, piece % 8),
+            query + (exists ? row : 0) * kLatentDim + piece * kPiece, exists);
   }
   commit_copies();
 }
 
 template <LatentFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_rows_kernel(const __grid_constant__ AttendParameters a, const __grid_constant__ Work work) {
+    attend_rows_kernel(const __grid_constant__ AttendParameters a, const __grid_constant__ AttendWork work) {
   extern __shared__ __align__(1024) uint8_t bytes[];
   Memory& m = *reinterpret_cast<Memory*>(bytes);
+  constexpr bool kCopied = kFormat == LatentFormat::kBf16;  // by copies that arrive by themselves
+  constexpr int kFilled = kCopied ? kLoaders : kLoaderWarps;
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; ++b) {
-      init_barrier(&m.full[b], kLoaderWarps);
+      init_barrier(&m.full[b], kFilled);
       init_barrier(&m.free[b], 2 * kWarpsOfGroup);
       init_barrier(&m.weighted[b], kWarpsOfGroup);
     }
-    init_barrier(&m.query_full, kLoaderWarps);
+    init_barrier(&m.query_full, kFilled);
     init_barrier(&m.query_free, 2 * kWarpsOfGroup);
   }
   __syncthreads();
 
-  const auto each_item = [&](const auto& use) {
-    for (int i = blockIdx.x; i < work.count; i += gridDim.x) {
-      const Work::Item item = work.item(a, i);
-      use(item, Walk(a, a.first_row + item.row, item.walk));
-    }
-  };
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {
     more_registers<208>();
     Multiplier<0> multiplier(a, m);
-    each_item([&](const Work::Item& item, const Walk& walk) { multiplier.run(item, walk); });
+    work.each_item<kFormat>(a, [&](const AttendItem& item, const Walk& walk) { multiplier.run(item, walk); });
   } else if (group == 1) {
     more_registers<208>();
     Multiplier<1> multiplier(a, m);
-    each_item([&](const Work::Item& item, const Walk& walk) { multiplier.run(item, walk); });
+    work.each_item<kFormat>(a, [&](const AttendItem& item, const Walk& walk) { multiplier.run(item, walk); });
   } else {
     fewer_registers<48>();
     const int thread = static_cast<int>(threadIdx.x) - 2 * kWarpgroup;
     uint32_t free_phase = 3, query_phase = 1;  // a bit a buffer
-    each_item([&](const Work::Item& item, const Walk& walk) {
+    work.each_item<kFormat>(a, [&](const AttendItem& item, const Walk& walk) {
       if (walk.tiles == 0) return;
       wait_barrier(&m.query_free, query_phase);
       query_phase ^= 1;
@@ -381,10 +377,15 @@ __global__ void __launch_bounds__(kThreads, 1)
             return m.keys[b][0];
           },
           [&](int tile) {
-            if (tile == 0) wait_copies<0>();  // of the query
-            publish_to_products();
-            if (tile == 0) arrive_warp(&m.query_full);
-            arrive_warp(&m.full[tile % 2]);
+            if constexpr (kCopied) {
+              if (tile == 0) arrive_after_copies(&m.query_full);
+              arrive_after_copies(&m.full[tile % 2]);
+            } else {
+              if (tile == 0) wait_copies<0>();  // of the query
+              publish_to_products();
+              if (tile == 0) arrive_warp(&m.query_full);
+              arrive_warp(&m.full[tile % 2]);
+            }
           });
     });
   }
@@ -396,8 +397,8 @@ void launch(const AttendParameters& p, int rows, cudaStream_t stream) {
       attend_rows_kernel<kFormat>, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(Memory)});
   cuda_check(raised, "cudaFuncSetAttribute of attend_rows");
   static const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  const Work work(p, rows);
-  const unsigned blocks = static_cast<unsigned>(std::min(work.count, multiprocessors));
+  const AttendWork work(p, rows);
+  const unsigned blocks = static_cast<unsigned>(std::min(work.places(p), multiprocessors));
   attend_rows_kernel<kFormat><<<blocks, kThreads, sizeof(Memory), stream>>>(p, work);
   cuda_check(cudaGetLastError(), "launching attend_rows");
 }

@@ -140,7 +140,8 @@ struct LatentPieces<LatentFormat::kNvfp4> {
 };
 
 // Tiles of one walk in order: `room(tile)` gives where the nine go as soon as there is room, `filled(tile)`
-// hands them over.
+// hands over what this thread has written or, of bf16, copies: those may still be under way, so that the next
+// tile's need not wait for them.
 template <LatentFormat kFormat, typename Room, typename Filled>
 __device__ void load_latents(const AttendParameters& a, const Walk& walk, int warp, const Room& room,
                              const Filled& filled) {
@@ -159,8 +160,6 @@ __device__ void load_latents(const AttendParameters& a, const Walk& walk, int wa
                        : reinterpret_cast<const uint8_t*>(a.query),
                 record != nullptr);
       }
-      commit_copies();
-      wait_copies<0>();
       filled(tile);
     }
   } else {
