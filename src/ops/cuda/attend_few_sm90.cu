@@ -1,8 +1,8 @@
 // sparse_attend and dense_attend of few rows on Hopper: a cluster of blocks shares a walk, in rounds of so
-// many tiles that a block's part fits its shared memory. What a round reads is asked for at its beginning:
-// the whole latents of the tiles whose logits a block makes, and its slice of the value's dimensions of all
-// tiles. Blocks then tell each other the maxima of their tiles, and the weights p̂; every block adds its slice
-// of the value over all tiles in order.
+// many tiles that a block's part fits its shared memory. A round reads the whole latents of the tiles whose
+// logits a block makes, asked for as soon as the logits of the round before are made, and its slice of the
+// value's dimensions of all tiles, asked for at its beginning. Blocks then tell each other the maxima of
+// their tiles, and the weights p̂; every block adds its slice of the value over all tiles in order.
 #include "ops/cuda/attend.cuh"
 
 #if PERIGEE_SM90
@@ -90,11 +90,18 @@ class Block {
         carried_{-infinity(), -infinity()} {}
 
   __device__ void run() {
+    if (walk_.tiles > 0) {
+      request_query();
+      request_latents(0);
+    }
     for (int first = 0; first < walk_.tiles; first += S::kRound, phase_ ^= 1) {
       first_ = first;
       tiles_ = min(S::kRound, walk_.tiles - first);
-      request();
+      announce();
+      request_slices();
       make_logits();
+      __syncwarp();  // the warp's latents have been read
+      if (first + S::kRound < walk_.tiles) request_latents(first + S::kRound);
       send_maxima();
       wait_barrier(&m_.maxima, phase_);
       make_weights();
@@ -113,18 +120,19 @@ class Block {
     return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
   }
 
-  // Where keys of this round lie: null where there is none. Loads of one kind are under way together.
+  // Where keys of the round that begins with tile `first` lie: null where there is none. Loads of one kind
+  // are under way together.
   template <int kCount, typename KeyOf>
-  __device__ void find_positions(int (&position)[kCount], const KeyOf& key_of) const {
-    const int left = walk_.keys - first_ * kKeyTile;
+  __device__ void find_positions(int first, int (&position)[kCount], const KeyOf& key_of) const {
+    const int left = walk_.keys - first * kKeyTile;
     if (walk_.list) {
-      const int32_t* list = walk_.list + first_ * kKeyTile;
+      const int32_t* list = walk_.list + first * kKeyTile;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) position[i] = key_of(i) < left ? list[key_of(i)] : -1;
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        position[i] = key_of(i) < left ? walk_.position(first_ * kKeyTile + key_of(i)) : -1;
+        position[i] = key_of(i) < left ? walk_.position(first * kKeyTile + key_of(i)) : -1;
     }
   }
   __device__ const uint8_t* record(int position) const {
@@ -145,32 +153,22 @@ class Block {
     }
   }
 
-  // All that the round reads. A warp brings the latents that it reads itself: a lane, every kPart-th piece of
-  // a few keys.
-  __device__ void request() {
+  // A warp brings the latents that it reads itself: a lane, every kPart-th piece of a few keys.
+  __device__ void request_latents(int first) {
     using Latents = typename S::Latents;
-    using Slices = typename S::Slices;
     constexpr int kPart = Latents::kPieces % 8 == 0 ? 8 : Latents::kPieces % 4 == 0 ? 4 : 2;
     constexpr int kAtOnce = 32 / kPart,
-                  kOwn = S::kTiles * 8 / kAtOnce;                  // keys a copy of the warp, and of the lane
-    constexpr int kShare = S::kKeys * Slices::kPieces / kThreads;  // pieces of slices
-    static_assert(S::kTiles * 8 % kAtOnce == 0 && Latents::kPieces % kPart == 0 &&
-                  S::kKeys * Slices::kPieces % kThreads == 0);
-    const int thread = static_cast<int>(threadIdx.x);
+                  kOwn = S::kTiles * 8 / kAtOnce;  // keys a copy of the warp, of the lane
+    static_assert(S::kTiles * 8 % kAtOnce == 0 && Latents::kPieces % kPart == 0);
 
-    int of_latent[kOwn], of_slice[kShare];
-    find_positions(of_latent, [&](int i) {
+    int position[kOwn];
+    find_positions(first, position, [&](int i) {
       const int slot = i * kAtOnce + lane_ / kPart;
       return (rank_ + slot / 8 * kBlocks) * kKeyTile + key_of_column(warp_, slot % 8);
     });
-    find_positions(of_slice,
-                   [&](int i) { return Slices::key_of((i * kThreads + thread) / Slices::kPieces); });
-    announce();
-    if (first_ == 0) request_query();
-
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const uint8_t* r = record(of_latent[i]);
+      const uint8_t* r = record(position[i]);
       const int slot = i * kAtOnce + lane_ / kPart, piece = lane_ % kPart;
       const bool exists = r != nullptr;
       r = exists ? r + piece * 16 : reinterpret_cast<const uint8_t*>(a_.query);
@@ -183,10 +181,19 @@ class Block {
       }
     }
     commit_copies();
+  }
 
+  __device__ void request_slices() {
+    using Slices = typename S::Slices;
+    constexpr int kShare = S::kKeys * Slices::kPieces / kThreads;  // pieces
+    static_assert(S::kKeys * Slices::kPieces % kThreads == 0);
+    const int thread = static_cast<int>(threadIdx.x);
+    int position[kShare];
+    find_positions(first_, position,
+                   [&](int i) { return Slices::key_of((i * kThreads + thread) / Slices::kPieces); });
     const uint8_t* from[kShare];
 #pragma unroll
-    for (int i = 0; i < kShare; ++i) from[i] = record(of_slice[i]);
+    for (int i = 0; i < kShare; ++i) from[i] = record(position[i]);
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int at = i * kThreads + thread;
@@ -212,12 +219,12 @@ class Block {
 
   // s = q·k of the warp's keys: thread 4g + t keeps columns 2t, 2t + 1 of heads g and g + 8.
   __device__ void make_logits() {
-    wait_copies<2>();
+    wait_copies<2>();  // of the query
     __syncthreads();
     FragmentA query[kSteps];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) query[k] = load_first(m_.query + k * kStepK, kQueryStride);
-    wait_copies<1>();
+    wait_copies<1>();  // of latents
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < S::kTiles; ++j) {
@@ -323,7 +330,11 @@ class Block {
   }
 
   __device__ void send_weights() {
-    wait_copies<0>();  // of slices too
+    if (first_ + S::kRound < walk_.tiles) {  // of slices
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
     publish_to_products();
     __syncthreads();
     if (lane_ == 0) {
