@@ -17,9 +17,10 @@ constexpr double kTensorCoreSum = 5e-6;
 struct Shape {
   int outputs, k;
 };
-// Whole tiles, edges of both kernels, one segment to eight, K that ends inside a tile or an instruction.
+// Whole tiles, edges of both kernels, one segment to eight, K that ends inside a tile or an instruction, more
+// tiles than run at once.
 const Shape kShapes[] = {{128, 64}, {16, 128},   {200, 256},  {1, 96},    {24, 40},
-                         {33, 520}, {300, 1056}, {130, 2304}, {64, 7168}};
+                         {33, 520}, {300, 1056}, {130, 2304}, {64, 7168}, {9002, 512}};
 
 Shared<float> product(const Shared<bf16>& w, Shape s, const Shared<bf16>& x, int rows) {
   Shared<float> y = poisoned<float>(int64_t{rows} * s.outputs);

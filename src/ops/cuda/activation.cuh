@@ -13,4 +13,9 @@ __device__ inline float activate(const ActivationParams& p, float gate, float up
   return clipped_gate * (p.linear_beta > 0.0f ? p.linear_beta * tanh(up * linear_inverse) : up);
 }
 
+__device__ inline float4 activate(const ActivationParams& p, const float4& gate, const float4& up) {
+  return {activate(p, gate.x, up.x), activate(p, gate.y, up.y), activate(p, gate.z, up.z),
+          activate(p, gate.w, up.w)};
+}
+
 }  // namespace perigee::cuda

@@ -91,10 +91,13 @@ struct DownJob : DenseWeights<1> {
 struct GroupedJob {
   Grouping grouping{};
   template <typename Product>
-  __device__ ClusterPlace place(const Product&, int cluster) const {
-    if (static_cast<int>(blockIdx.y) >= grouping.count()) return {};
-    const Tile tile = grouping.tile(blockIdx.y);
-    return {cluster, tile.first, tile.first + tile.count, tile.expert, 0};
+  __device__ int clusters(const Product& p) const {
+    return grouping.count() * p.clusters_across;
+  }
+  template <typename Product>
+  __device__ ClusterPlace place(const Product& p, int i) const {
+    const Tile tile = grouping.tile(i / p.clusters_across);
+    return {i % p.clusters_across, tile.first, tile.first + tile.count, tile.expert, 0};
   }
 };
 struct ManyGateUpJob : GroupedJob {
@@ -102,16 +105,17 @@ struct ManyGateUpJob : GroupedJob {
   bf16* act = nullptr;  // [entries, intermediate], in the grouping's order
   ActivationParams activation;
   int intermediate = 0;
-  __device__ void finish_at(int output, int position, int, const float (&value)[2]) const {
-    act[int64_t{position} * intermediate + output] = float_to_bf16(activate(activation, value[0], value[1]));
+  __device__ void finish_four(int output, int count, int position, int, const float4 (&value)[2]) const {
+    store_four(act + int64_t{position} * intermediate + output, count,
+               activate(activation, value[0], value[1]));
   }
 };
 struct ManyDownJob : GroupedJob {
   static constexpr int kMatrices = 1;
   bf16* down = nullptr;  // [entries, in]
   int in = 0;
-  __device__ void finish_at(int output, int position, int, const float (&value)[1]) const {
-    down[int64_t{grouping.entry(position)} * in + output] = float_to_bf16(value[0]);
+  __device__ void finish_four(int output, int count, int position, int, const float4 (&value)[1]) const {
+    store_four(down + int64_t{grouping.entry(position)} * in + output, count, value[0]);
   }
 };
 

@@ -36,7 +36,14 @@ void CudaBackend::kda_project(const KdaProjectArgs& args) {
   }
   of_x.push_back(product(w.f_a, args.x, args.rows, f));
   of_x.push_back(product(w.beta, args.x, args.rows, args.beta));
+  of_x.back().finish.kind = Finish::kSigmoid;
   of_low.push_back(product(w.f_b, f, args.rows, args.g));
+  of_low.back().finish = {.kind = Finish::kKdaDecay,
+                          .a_log = w.a_log,
+                          .dt_bias = w.dt_bias,
+                          .head_dim = kKdaHead,
+                          .bounded = args.config.gate_lower_bound.has_value(),
+                          .bound = args.config.gate_lower_bound.value_or(0.0f)};
   if (args.config.full_rank_gate) {
     of_x.push_back(product(w.gate, args.x, args.rows, args.gate));
   } else {
@@ -46,7 +53,6 @@ void CudaBackend::kda_project(const KdaProjectArgs& args) {
   }
   multiply_all(of_x, stream());
   multiply_all(of_low, stream());
-  launch_kda_decay(args, stream());
 }
 
 void CudaBackend::kda_conv_norm_gate(const KdaConvArgs& args) {

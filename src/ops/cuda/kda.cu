@@ -1,6 +1,6 @@
-// The element-wise parts of the KDA stages: decays and β, convolution with SiLU and norm, norm and gate of
-// the output. A warp has one head of one row, four neighbouring channels a thread; its sums are over four
-// channels in order, then over the warp.
+// The element-wise parts of the KDA stages: convolution with SiLU and norm, norm and gate of the output. A
+// warp has one head of one row, four neighbouring channels a thread; its sums are over four channels in
+// order, then over the warp.
 #include "ops/cuda/kda.h"
 
 #include "ops/cuda/cuda_check.h"
@@ -30,28 +30,6 @@ __device__ void store(bf16* to, const float (&x)[kPerThread]) {
 
 unsigned blocks(int64_t work, int64_t of_block) {
   return static_cast<unsigned>((work + of_block - 1) / of_block);
-}
-
-struct DecayParameters {
-  const float *a_log, *dt_bias;  // [heads], [D]
-  float* g;                      // [rows, D]
-  float* beta;                   // [rows, heads]
-  bool bounded;
-  float bound;
-  int rows, heads;
-};
-
-__global__ void __launch_bounds__(kThreads) kda_decay_kernel(const DecayParameters a) {
-  begin_in_turn();
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, unit = thread / kWarp;
-  if (thread < int64_t{a.rows} * a.heads) a.beta[thread] = sigmoid(a.beta[thread]);
-  if (unit >= int64_t{a.rows} * a.heads) return;
-  const int head = static_cast<int>(unit % a.heads), d = static_cast<int>(thread % kWarp) * kPerThread;
-  float4* at = reinterpret_cast<float4*>(a.g + unit * kHead + d);
-  const float4 y = *at, bias = *reinterpret_cast<const float4*>(a.dt_bias + head * kHead + d);
-  const float A = exp(a.a_log[head]);
-  const auto decay = [&](float u) { return a.bounded ? a.bound * sigmoid(A * u) : -A * softplus(u); };
-  *at = {decay(y.x + bias.x), decay(y.y + bias.y), decay(y.z + bias.z), decay(y.w + bias.w)};
 }
 
 constexpr int kTaps = 4;
@@ -164,21 +142,6 @@ __global__ void __launch_bounds__(kThreads) kda_norm_gate_kernel(const NormGateP
 }
 
 }  // namespace
-
-void launch_kda_decay(const KdaProjectArgs& args, cudaStream_t stream) {
-  const int heads = args.config.num_heads;
-  const DecayParameters p{.a_log = args.weights.a_log,
-                          .dt_bias = args.weights.dt_bias,
-                          .g = args.g,
-                          .beta = args.beta,
-                          .bounded = args.config.gate_lower_bound.has_value(),
-                          .bound = args.config.gate_lower_bound.value_or(0.0f),
-                          .rows = args.rows,
-                          .heads = heads};
-  launch_overlapping(kda_decay_kernel,
-                     {.grid = dim3(blocks(int64_t{args.rows} * heads, kWarps)), .threads = kThreads}, stream,
-                     p);
-}
 
 void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots,
                      cudaStream_t stream) {

@@ -8,8 +8,6 @@
 
 namespace perigee::cuda {
 
-// In place: a.g holds dot(f_b, f_a), a.beta holds dot(beta, x).
-void launch_kda_decay(const KdaProjectArgs& args, cudaStream_t stream);
 void launch_kda_conv(const KdaConvArgs& args, const RowsView& rows, const SlotView* slots,
                      cudaStream_t stream);
 // y = rms(o; o_norm) ⊙ σ(gate) → bf16 [R, D].

@@ -1,6 +1,8 @@
 // The launch of a product's kernels.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/products.cuh"
 
@@ -22,16 +24,17 @@ struct Launch {
 template <int kRows, typename Job>
 void launch_few_rows(const Job& job, const Launch& l, cudaStream_t stream) {
   using Shape = FewRows<Job, kRows>;
-  const int segments = segments_of(l.k);
-  const int bytes = segments * Shape::kWarpBytes;
+  const int segments = segments_of(l.k), steps = (l.k / segments + kTileK - 1) / kTileK;
+  const int stages = std::min(Shape::kStages, steps);  // that are used
+  const int bytes = segments * stages * Shape::kStageBytes;
   static const cudaError_t raised = cudaFuncSetAttribute(
       few_rows_kernel<Job, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
   cuda_check(raised, "cudaFuncSetAttribute");
-  const dim3 grid((l.outputs + kFewOutputs - 1) / kFewOutputs,
+  const dim3 grid((l.outputs + Shape::kOutputs - 1) / Shape::kOutputs,
                   l.tiles ? l.tiles : (l.rows + kRows - 1) / kRows, l.batches);
   launch_overlapping(few_rows_kernel<Job, kRows>,
                      {.grid = grid, .threads = 32 * segments, .shared_bytes = size_t(bytes)}, stream, job,
-                     segments);
+                     segments, stages);
 }
 
 template <typename Job>

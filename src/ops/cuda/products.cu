@@ -5,6 +5,7 @@
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_products.cuh"
+#include "ops/elementary.h"
 #if PERIGEE_SM90
 #include "ops/cuda/many_rows_sm90.cuh"
 #endif
@@ -14,6 +15,15 @@ namespace perigee::cuda {
 struct Grid {};
 #endif
 namespace {
+
+__device__ float finished(const Finish& f, int output, float x) {
+  if (f.kind == Finish::kSigmoid) return sigmoid(x);
+  if (f.kind == Finish::kKdaDecay) {
+    const float u = x + f.dt_bias[output], A = exp(f.a_log[output / f.head_dim]);
+    return f.bounded ? f.bound * sigmoid(A * u) : -A * softplus(u);
+  }
+  return x;
+}
 
 // A Product, one batch a blockIdx.z.
 struct ProductJob : DenseWeights<1>, Grid {
@@ -45,15 +55,34 @@ struct ProductJob : DenseWeights<1>, Grid {
   __device__ void finish(int output, int r, const float (&value)[1]) const {
     output += first_output;
     r += first_row;
-    if (output < outputs && r < p.rows) finish_at(output, r, static_cast<int>(blockIdx.z), value);
-  }
-  __device__ void finish_at(int output, int r, int batch, const float (&value)[1]) const {
-    const int64_t at = batch * p.y_batch + r * p.y_stride + output;
+    if (output >= outputs || r >= p.rows) return;
+    const int64_t at = result(output, r, static_cast<int>(blockIdx.z));
+    const float x = finished(p.finish, output, value[0]);
     if (p.y_bf16) {
-      p.y_bf16[at] = float_to_bf16(value[0]);
+      p.y_bf16[at] = float_to_bf16(x);
     } else {
-      p.y_fp32[at] = value[0];
+      p.y_fp32[at] = x;
     }
+  }
+#if PERIGEE_SM90
+  __device__ void finish_four(int output, int count, int r, int batch, const float4 (&value)[1]) const {
+    const int64_t at = result(output, r, batch);
+    float x[4] = {value[0].x, value[0].y, value[0].z, value[0].w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < count) x[i] = finished(p.finish, output + i, x[i]);
+    const float4 all{x[0], x[1], x[2], x[3]};
+    if (p.y_bf16) {
+      store_four(p.y_bf16 + at, count, all);
+    } else {
+      store_four(p.y_fp32 + at, count, all);
+    }
+  }
+#endif
+
+ private:
+  __device__ int64_t result(int output, int r, int batch) const {
+    return batch * p.y_batch + r * p.y_stride + output;
   }
 };
 
@@ -79,11 +108,14 @@ struct GluJob : DenseWeights<2>, Grid {
   __device__ void finish(int output, int r, const float (&value)[2]) const {
     output += first_output;
     r += first_row;
-    if (output < outputs && r < rows) finish_at(output, r, 0, value);
-  }
-  __device__ void finish_at(int output, int r, int, const float (&value)[2]) const {
+    if (output >= outputs || r >= rows) return;
     out[int64_t{r} * outputs + output] = float_to_bf16(activate(activation, value[0], value[1]));
   }
+#if PERIGEE_SM90
+  __device__ void finish_four(int output, int count, int r, int, const float4 (&value)[2]) const {
+    store_four(out + int64_t{r} * outputs + output, count, activate(activation, value[0], value[1]));
+  }
+#endif
 };
 
 // Several Products of the same number of rows and K, without batches, their blocks side by side.
@@ -131,8 +163,9 @@ void multiply(const Product& p, cudaStream_t stream) {
                                .job = job,
                                .k = p.k,
                                .outputs = p.outputs,
-                               .rows = p.rows},
-                              p.batches, stream);
+                               .rows = p.rows,
+                               .batches = p.batches},
+                              stream);
     return;
   }
 #endif
@@ -160,15 +193,16 @@ void multiply_all(std::span<const Product> products, cudaStream_t stream) {
     return;
   }
   ProductsJob job;
+  constexpr int kOutputs = FewRows<ProductsJob, 8>::kOutputs;  // of a block, for any few rows
+  static_assert(kOutputs == FewRows<ProductsJob, 32>::kOutputs);
   int blocks = 0;
   for (const Product& p : products) {
     job.first_block[job.count] = blocks;
     job.parts[job.count++] = p;
-    blocks += (p.outputs + kFewOutputs - 1) / kFewOutputs;
+    blocks += (p.outputs + kOutputs - 1) / kOutputs;
   }
   launch_product(
-      job,
-      {.outputs = blocks * kFewOutputs, .k = first.k, .row_tile = row_tile(first.rows), .rows = first.rows},
+      job, {.outputs = blocks * kOutputs, .k = first.k, .row_tile = row_tile(first.rows), .rows = first.rows},
       stream);
 }
 
@@ -218,7 +252,7 @@ void multiply_glu(const Linear& gate, const Linear& up, const ActivationParams& 
                            .k = gate.in,
                            .outputs = gate.out,
                            .rows = rows},
-                          1, stream);
+                          stream);
     return;
   }
 #endif

@@ -64,34 +64,37 @@ __device__ void for_steps(int count, const Body& body) {
   }
 }
 
-// --- Few rows: a block computes 16 outputs of kRows rows, one warp a segment, each with its own pipeline.
-
-constexpr int kFewOutputs = 16;
+// --- Few rows: a block computes a few outputs of kRows rows, one warp a segment, each with its own pipeline.
+// Blocks are small, so that several share a multiprocessor: while one waits for its first weights or adds its
+// segments another's are on their way.
 
 template <typename Job, int kRows>
 struct FewRows {
-  static constexpr int kTileRows = kFewOutputs * Job::kMatrices, kTiles = kRows / 8;
+  // Of 16 rows of weights, those of two matrices side by side, in a fragment. Where there are many rows of x,
+  // a block takes more weights for each copy of them.
+  static constexpr int kFragments = kRows > 16 ? Job::kMatrices : 1;
+  static constexpr int kGroup = 16 / Job::kMatrices, kOutputs = kFragments * kGroup;
+  static constexpr int kTileRows = kFragments * 16, kTiles = kRows / 8;
   static constexpr int kWeightBytes = kTileRows * kTileK * 2;
   static constexpr int kStageBytes = kWeightBytes + kRows * kTileK * 2;
-  static constexpr int kStages = kMostSegments * kStageBytes > 48 * 1024 ? 3 : 4;  // what shared memory holds
-  static constexpr int kWarpBytes = kStages * kStageBytes;
+  static constexpr int kStages = 3;
 };
 
 template <typename Job, int kRows>
-__global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, int segments) {
+__global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, int segments, int stages) {
   using Shape = FewRows<Job, kRows>;
   extern __shared__ __align__(128) uint8_t memory[];
   if constexpr (!Job::kWeightsKnown) begin_in_turn();
-  if (!job.template begin<kFewOutputs, kRows>()) return;
+  if (!job.template begin<Shape::kOutputs, kRows>()) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int length = job.k() / segments, begin = warp * length, end = begin + length;
   const int steps = (length + kTileK - 1) / kTileK;
-  uint8_t* stages = memory + warp * Shape::kWarpBytes;
+  uint8_t* own = memory + warp * stages * Shape::kStageBytes;
 
-  const auto stage_of = [&](int step) { return stages + step % Shape::kStages * Shape::kStageBytes; };
+  const auto stage_of = [&](int step) { return own + step % Shape::kStages * Shape::kStageBytes; };
   const auto fetch_weights = [&](int step) {
     if (step >= steps) return;
-    job.template fetch<Shape::kTileRows, 32, kFewOutputs>(stage_of(step), lane, begin + step * kTileK, end);
+    job.template fetch<Shape::kTileRows, 32, Shape::kGroup>(stage_of(step), lane, begin + step * kTileK, end);
   };
   const auto fetch_x = [&](int step) {
     if (step < steps) {
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
   for (int step = 0; step < Shape::kStages - 1; ++step) fetch_weights(step);
   if constexpr (Job::kWeightsKnown) begin_in_turn();
   for (int step = 0; step < Shape::kStages - 1; ++step) fetch_x(step);
-  float c[Job::kMatrices][Shape::kTiles][4] = {};
+  float c[Shape::kFragments][Shape::kTiles][4] = {};
   for (int step = 0; step < steps; ++step) {
     wait_copies<Shape::kStages - 2>();
     __syncwarp();
@@ -115,10 +118,10 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
     const int inner = (min(kTileK, length - step * kTileK) + kStepK - 1) / kStepK;
     for_steps(inner, [&](int i) {
 #pragma unroll
-      for (int m = 0; m < Job::kMatrices; ++m) {
-        const FragmentA a = load_a(w, m * kFewOutputs, i);
+      for (int f = 0; f < Shape::kFragments; ++f) {
+        const FragmentA a = load_a(w, f * 16, i);
 #pragma unroll
-        for (int n = 0; n < Shape::kTiles; ++n) multiply_add(c[m][n], a, load_b(x, n * 8, i));
+        for (int n = 0; n < Shape::kTiles; ++n) multiply_add(c[f][n], a, load_b(x, n * 8, i));
       }
     });
     __syncwarp();
@@ -126,26 +129,28 @@ __global__ void __launch_bounds__(32 * kMostSegments) few_rows_kernel(Job job, i
   wait_copies<0>();
   __syncthreads();  // the stages are read: their place serves the sums
 
-  float(*partial)[Job::kMatrices][Shape::kTiles][4][32] =
-      reinterpret_cast<float(*)[Job::kMatrices][Shape::kTiles][4][32]>(memory);
+  float(*partial)[Shape::kFragments][Shape::kTiles][4][32] =
+      reinterpret_cast<float(*)[Shape::kFragments][Shape::kTiles][4][32]>(memory);
 #pragma unroll
-  for (int m = 0; m < Job::kMatrices; ++m) {
+  for (int f = 0; f < Shape::kFragments; ++f) {
 #pragma unroll
     for (int n = 0; n < Shape::kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) partial[warp][m][n][i][lane] = c[m][n][i];
+      for (int i = 0; i < 4; ++i) partial[warp][f][n][i][lane] = c[f][n][i];
     }
   }
   __syncthreads();
-  for (int at = threadIdx.x; at < Shape::kTiles * 4 * 32; at += blockDim.x) {
-    const int n = at / 128, i = at / 32 % 4, l = at % 32;
+  constexpr int kOwn = 4 / Job::kMatrices;  // results of a thread and fragment that are of one matrix
+  for (int at = threadIdx.x; at < Shape::kFragments * Shape::kTiles * kOwn * 32; at += blockDim.x) {
+    const int l = at % 32, i = at / 32 % kOwn, n = at / 32 / kOwn % Shape::kTiles,
+              f = at / 32 / kOwn / Shape::kTiles;
     float value[Job::kMatrices];
 #pragma unroll
     for (int m = 0; m < Job::kMatrices; ++m) {
-      value[m] = partial[0][m][n][i][l];
-      for (int s = 1; s < segments; ++s) value[m] += partial[s][m][n][i][l];  // left to right
+      value[m] = partial[0][f][n][i + m * kOwn][l];
+      for (int s = 1; s < segments; ++s) value[m] += partial[s][f][n][i + m * kOwn][l];  // left to right
     }
-    job.finish(l / 4 + i / 2 * 8, n * 8 + l % 4 * 2 + i % 2, value);
+    job.finish(f * Shape::kGroup + l / 4 + i / 2 * 8, n * 8 + l % 4 * 2 + i % 2, value);
   }
 }
 

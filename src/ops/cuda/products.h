@@ -12,6 +12,18 @@
 
 namespace perigee::cuda {
 
+// What a sum becomes before it is written: itself, its sigmoid, or the log decay of a KDA channel
+// (KdaProjectArgs::g), where outputs are channels.
+struct Finish {
+  enum Kind { kAsItIs, kSigmoid, kKdaDecay };
+  Kind kind = kAsItIs;
+  // For kKdaDecay:
+  const float *a_log = nullptr, *dt_bias = nullptr;  // [heads], [outputs]
+  int head_dim = 0;
+  bool bounded = false;
+  float bound = 0.0f;
+};
+
 // One product, or `batches` of the same shape (lanes, heads). Strides are in elements; K and every stride of
 // w and x are multiples of 8, pointers 16-byte aligned.
 struct Product {
@@ -24,6 +36,7 @@ struct Product {
   bf16* y_bf16 = nullptr;
   float* y_fp32 = nullptr;
   int64_t y_stride = 0, y_batch = 0;
+  Finish finish = {};
   int rows = 0, outputs = 0, k = 0, batches = 1;
 };
 
