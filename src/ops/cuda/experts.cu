@@ -88,7 +88,7 @@ struct DownJob : DenseWeights<1> {
 #if PERIGEE_SM90
 // Many rows: products of many_rows_sm90.cuh over tiles of one expert, whose rows of x are brought side by
 // side first.
-struct GroupedJob {
+struct GroupedJob : NoColumns {
   Grouping grouping{};
   template <typename Product>
   __device__ int clusters(const Product& p) const {
@@ -105,7 +105,8 @@ struct ManyGateUpJob : GroupedJob {
   bf16* act = nullptr;  // [entries, intermediate], in the grouping's order
   ActivationParams activation;
   int intermediate = 0;
-  __device__ void finish_four(int output, int count, int position, int, const float4 (&value)[2]) const {
+  __device__ void finish_four(Columns, int output, int count, int position, int,
+                              const float4 (&value)[2]) const {
     store_four(act + int64_t{position} * intermediate + output, count,
                activate(activation, value[0], value[1]));
   }
@@ -114,7 +115,8 @@ struct ManyDownJob : GroupedJob {
   static constexpr int kMatrices = 1;
   bf16* down = nullptr;  // [entries, in]
   int in = 0;
-  __device__ void finish_four(int output, int count, int position, int, const float4 (&value)[1]) const {
+  __device__ void finish_four(Columns, int output, int count, int position, int,
+                              const float4 (&value)[1]) const {
     store_four(down + int64_t{grouping.entry(position)} * in + output, count, value[0]);
   }
 };

@@ -6,9 +6,10 @@
 // right. Stages end where segments do: behind that the copy engine writes zeros.
 //
 // A Job (products.cuh) is asked for clusters(product), how many squares there are, for place(product, i),
-// where the rows of x and the weights of the i-th lie (Grid, unless rows are grouped), and for
-// finish_four(output, count, row, batch, value[kMatrices]), of `count` neighbouring outputs. A tile of
-// weights has 128 rows of one matrix, or 64 of each of two.
+// where the rows of x and the weights of the i-th lie (Grid, unless rows are grouped), for columns(output,
+// count), what finishing takes of `count` neighbouring outputs for all rows, and for finish_four(columns,
+// output, count, row, batch, value[kMatrices]). A tile of weights has 128 rows of one matrix, or 64 of each
+// of two.
 #pragma once
 
 #include <algorithm>
@@ -68,6 +69,12 @@ struct Grid {
     const int width = min(kPanel, p.clusters_across - panel * kPanel);
     return {panel * kPanel + inside % width, inside / width * p.rows_of_cluster, p.rows, batch, batch};
   }
+};
+
+// A Job's Columns, when finishing takes nothing of outputs.
+struct NoColumns {
+  struct Columns {};
+  __device__ Columns columns(int, int) const { return {}; }
 };
 
 // The first `count` of four neighbouring values.
@@ -207,6 +214,7 @@ __global__ void __launch_bounds__(kSquareThreads, 1)
       const int rows = min(place.end_row - first_row, int{boxes} * kGroupRows);
       const int o = static_cast<int>(threadIdx.x) % kFours * 4, exist = min(p.outputs - first_output - o, 4);
       if (exist <= 0) return;
+      const auto columns = p.job.columns(first_output + o, exist);
       for (int r = static_cast<int>(threadIdx.x) / kFours; r < rows; r += kMultipliers / kFours) {
         float4 value[Job::kMatrices];
 #pragma unroll
@@ -214,7 +222,7 @@ __global__ void __launch_bounds__(kSquareThreads, 1)
           value[m] =
               *reinterpret_cast<const float4*>(shared.staged + r * kStagedRow + m * Product::kOutputs + o);
         }
-        p.job.finish_four(first_output + o, exist, first_row + r, place.x_batch, value);
+        p.job.finish_four(columns, first_output + o, exist, first_row + r, place.x_batch, value);
       }
     };
     each_place([&](const ClusterPlace& place) {

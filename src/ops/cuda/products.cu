@@ -13,14 +13,22 @@
 namespace perigee::cuda {
 #if !PERIGEE_SM90
 struct Grid {};
+struct NoColumns {};
 #endif
 namespace {
 
-__device__ float finished(const Finish& f, int output, float x) {
+// What finishing takes of an output, whatever the row.
+struct Decay {
+  float rate = 0.0f, bias = 0.0f;
+  __device__ Decay(const Finish& f, int output) {
+    if (f.kind == Finish::kKdaDecay) rate = exp(f.a_log[output / f.head_dim]), bias = f.dt_bias[output];
+  }
+};
+__device__ float finished(const Finish& f, const Decay& of, float x) {
   if (f.kind == Finish::kSigmoid) return sigmoid(x);
   if (f.kind == Finish::kKdaDecay) {
-    const float u = x + f.dt_bias[output], A = exp(f.a_log[output / f.head_dim]);
-    return f.bounded ? f.bound * sigmoid(A * u) : -A * softplus(u);
+    const float u = x + of.bias;
+    return f.bounded ? f.bound * sigmoid(of.rate * u) : -of.rate * softplus(u);
   }
   return x;
 }
@@ -57,7 +65,7 @@ struct ProductJob : DenseWeights<1>, Grid {
     r += first_row;
     if (output >= outputs || r >= p.rows) return;
     const int64_t at = result(output, r, static_cast<int>(blockIdx.z));
-    const float x = finished(p.finish, output, value[0]);
+    const float x = finished(p.finish, Decay(p.finish, output), value[0]);
     if (p.y_bf16) {
       p.y_bf16[at] = float_to_bf16(x);
     } else {
@@ -65,12 +73,19 @@ struct ProductJob : DenseWeights<1>, Grid {
     }
   }
 #if PERIGEE_SM90
-  __device__ void finish_four(int output, int count, int r, int batch, const float4 (&value)[1]) const {
+  struct Columns {
+    Decay of[4];
+  };
+  __device__ Columns columns(int output, int count) const {
+    const auto of = [&](int i) { return Decay(p.finish, output + min(i, count - 1)); };
+    return {{of(0), of(1), of(2), of(3)}};
+  }
+  __device__ void finish_four(const Columns& c, int output, int count, int r, int batch,
+                              const float4 (&value)[1]) const {
     const int64_t at = result(output, r, batch);
     float x[4] = {value[0].x, value[0].y, value[0].z, value[0].w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i < count) x[i] = finished(p.finish, output + i, x[i]);
+    for (int i = 0; i < 4; ++i) x[i] = finished(p.finish, c.of[i], x[i]);
     const float4 all{x[0], x[1], x[2], x[3]};
     if (p.y_bf16) {
       store_four(p.y_bf16 + at, count, all);
@@ -87,7 +102,7 @@ struct ProductJob : DenseWeights<1>, Grid {
 };
 
 // act(gate x, up x) → bf16.
-struct GluJob : DenseWeights<2>, Grid {
+struct GluJob : DenseWeights<2>, Grid, NoColumns {
   static constexpr bool kWeightsKnown = true;
   const bf16* x = nullptr;
   bf16* out = nullptr;
@@ -112,7 +127,7 @@ struct GluJob : DenseWeights<2>, Grid {
     out[int64_t{r} * outputs + output] = float_to_bf16(activate(activation, value[0], value[1]));
   }
 #if PERIGEE_SM90
-  __device__ void finish_four(int output, int count, int r, int, const float4 (&value)[2]) const {
+  __device__ void finish_four(Columns, int output, int count, int r, int, const float4 (&value)[2]) const {
     store_four(out + int64_t{r} * outputs + output, count, activate(activation, value[0], value[1]));
   }
 #endif

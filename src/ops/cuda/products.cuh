@@ -77,7 +77,7 @@ struct FewRows {
   static constexpr int kTileRows = kFragments * 16, kTiles = kRows / 8;
   static constexpr int kWeightBytes = kTileRows * kTileK * 2;
   static constexpr int kStageBytes = kWeightBytes + kRows * kTileK * 2;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = kRows == 8 ? 4 : 3;
 };
 
 template <typename Job, int kRows>
