@@ -58,16 +58,16 @@ CachePlan::CachePlan(CacheKinds kinds, const CachePlanOptions& options)
     fail(ErrorCode::kUsage, "--decode-context-parallel-size {}: must be a power of two", context_parallel_);
   }
   std::erase_if(kinds_.states, [](const StateKind& k) { return layer_state_bytes(k) == 0 || k.layers == 0; });
+  int64_t widest = 0;
+  for (const StateKind& k : kinds_.states) widest = std::max(widest, layer_state_bytes(k));
   lay_out_page();
-  if (page_bytes_ == 0)
-    fail(ErrorCode::kUsage, "the model has no attention layer, so there are no rows to plan");
+  // A model cut to its KDA layers keeps nothing for a token: the largest block has room for a layer's state.
+  if (page_bytes_ == 0) page_bytes_ = align(widest / (kMostRankTokens / page_tokens_) + 1);
   for (int64_t tokens = page_tokens_; tokens <= kMostRankTokens; tokens *= 2) {
     choices_.push_back(consider(tokens * context_parallel_, options.length_mix));
   }
   const auto fits = [&](const BlockChoice& c) { return c.state_rows > 0 || kinds_.states.empty(); };
   const auto reject = [&](const BlockChoice& c) {
-    int64_t widest = 0;
-    for (const StateKind& k : kinds_.states) widest = std::max(widest, layer_state_bytes(k));
     fail(ErrorCode::kUsage,
          "a row of {} tokens has {} bytes, but the state of one layer needs {}; use a larger --block-size or "
          "tensor-parallel size",

@@ -82,15 +82,20 @@ std::vector<std::string> reasons(const Flags& f, const CachePlan& plan, const Bu
           fmt::format("{}{} layers × {} B ({})", parts.empty() ? "" : " + ", k.layers, k.entry_bytes, k.name);
   }
   if (plan.context_parallel() > 1) parts = fmt::format("({}) / {} ranks", parts, plan.context_parallel());
-  why.push_back(fmt::format("a token takes {} = {} B", parts, plan.bytes_per_token()));
+  if (parts.empty())
+    why.push_back("a token takes nothing: no layer has attention over tokens");
+  else
+    why.push_back(fmt::format("a token takes {} = {} B", parts, plan.bytes_per_token()));
   if (plan.state_rows() > 0) {
     const StateKind& k = plan.kinds().states[0];
     why.push_back(
         fmt::format("a sequence state takes {} layers × {} heads × {} B = {} B, in {} rows of which {:.1f} % "
-                    "stay empty; it "
-                    "weighs as much as {:.0f} tokens",
+                    "stay empty",
                     k.layers, k.heads, k.record_bytes, plan.state_bytes(), plan.state_rows(),
-                    100 * plan.choice().state_waste, plan.state_bytes() / plan.bytes_per_token()));
+                    100 * plan.choice().state_waste));
+    if (!parts.empty())
+      why.back() += fmt::format("; it weighs as much as {:.0f} tokens",
+                                static_cast<double>(plan.state_bytes()) / plan.bytes_per_token());
   }
   why.push_back(fmt::format(
       "{} {} tokens: {:.4g} MB of a sequence's {:.4g} MB of rows stay empty, the mean over lengths of 1K, "

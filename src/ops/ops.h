@@ -3,12 +3,12 @@
 //
 // Notation: R rows (tokens of a step, any mix of sequences), hidden h, D = heads·128. Matrices are row-major
 // W[out, in]. "dot" is the identity's bf16 product sum over `in`, fp32 (x86-bf16-v1: one K segment,
-// ops/cpu/arith.h; sm_90-v1: ops/cuda/products.h). Where a comment gives the order of other sums it is that
+// ops/cpu/arith.h; on CUDA: ops/cuda/products.h). Where a comment gives the order of other sums it is that
 // of x86-bf16-v1; CUDA kernels state theirs where it differs, and round at the same places. "→ bf16" rounds
-// to nearest even. rms(x; w) = x · rsqrt(mean(x²) + eps) · w in fp32. Sources of the maths: the Kimi Linear
-// report and its public implementations (KDA), DeepSeek-V2/V3 (MLA, router), DeepSeek-V3.2 (DSA), the Kimi K3
-// model card (AttnRes, LatentMoE, SiTU). No stage throws on data; sizes that do not fit are a broken
-// invariant.
+// to nearest even. rms(x; w) = x · rsqrt(mean(x²) + eps) · w in fp32.
+//
+// Every section names the source of its maths, every stage its shapes, roundings and the order of its sums.
+// No stage throws on data; sizes that do not fit are a broken invariant.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 namespace perigee {
 
 // --- any block
-// --------------------------------------------------------------------------------------------------------
+// AttnRes: the Kimi K3 model card. Sampling: the Gumbel-max trick.
 
 // out[r] = table[token[r]]. Exact copy.
 struct EmbedArgs {
@@ -88,7 +88,7 @@ struct SampleArgs {
 };
 
 // --- KDA
-// --------------------------------------------------------------------------------------------------------------
+// The Kimi Linear report and its public implementations.
 
 // q̃, k̃, ṽ, gate = dot(W, x) → bf16 (a low-rank gate and f_a round to bf16 between their two products).
 // u = dot(f_b, f_a) + dt_bias, fp32; g = bound·σ(exp(A_log)·u) with a bound, else −exp(A_log)·softplus(u); β
@@ -119,12 +119,12 @@ struct KdaConvArgs {
 // Delta-rule attention in chunk-row form (numerics.md): chunks of 16 positions at multiples of 16, S known
 // only at chunk starts. For row i of a chunk with S₀ at its start, G the running sum of g in the chunk, all
 // fp32:
-//   A_ij = β_i Σ_d k_i k_j e^{G_i−G_j} (j < i), M_ij = Σ_d q_i k_j e^{G_i−G_j} (j ≤ i)   16 partial sums over
-//   d, fixed tree T_ii = 1, T_ij = −Σ_{j≤l<i} A_il T_lj                                                 chain
-//   over l w_i = β_i (v_i − (e^{G_i}⊙k_i)ᵀS₀)                                                     chain over
-//   d u_i = Σ_{j≤i} T_ij w_j,  o_i = (e^{G_i}⊙q_i)ᵀS₀ + Σ_{j≤i} M_ij u_j                     chains over d,
-//   then j S₁ = diag(e^{G_15})S₀ + Σ_j (e^{G_15−G_j}⊙k_j)u_jᵀ                                     chain over
-//   j
+//   A_ij = β_i Σ_d k_i k_j e^{G_i−G_j} (j < i)             16 partial sums over d, fixed tree
+//   M_ij = Σ_d q_i k_j e^{G_i−G_j} (j ≤ i)                 the same
+//   T_ii = 1, T_ij = −Σ_{j≤l<i} A_il T_lj                  chain over l
+//   w_i = β_i (v_i − (e^{G_i}⊙k_i)ᵀS₀)                     chain over d
+//   u_i = Σ_{j≤i} T_ij w_j,  o_i = (e^{G_i}⊙q_i)ᵀS₀ + Σ_{j≤i} M_ij u_j       over d, then j
+//   S₁ = diag(e^{G_15})S₀ + Σ_j (e^{G_15−G_j}⊙k_j)u_jᵀ     chain over j
 // Rows at or after the last stored chunk start go to the slot's ring; S is stored for every chunk end ≤
 // accepted.
 struct KdaChunkArgs {
@@ -151,7 +151,7 @@ struct KdaOutputArgs {
 };
 
 // --- MLA, with or without DSA
-// -----------------------------------------------------------------------------------------
+// DeepSeek-V2 (MLA) and DeepSeek-V3.2 (DSA); output gates: the Kimi K3 model card.
 
 // q_a, kv_a, gate, raw index key = dot(W, x) → bf16; index head weights = dot(W, x), fp32.
 struct MlaProjectArgs {
@@ -239,7 +239,7 @@ struct MlaOutputArgs {
 };
 
 // --- MLP and MoE
-// ------------------------------------------------------------------------------------------------------
+// DeepSeek-V3 (router); LatentMoE and SiTU: the Kimi K3 model card.
 
 // silu(g)·u, or SiTU: [β tanh(g/β) σ(g)]·[β_l tanh(u/β_l)] (β_l ≤ 0: u as it is), fp32.
 struct ActivationParams {
@@ -296,7 +296,7 @@ struct MoeCombineArgs {
 };
 
 // --- the seam
-// ---------------------------------------------------------------------------------------------------------
+// What a backend implements, and what it is told of a step.
 
 // Everything about a step that lies on the host, in the spans that the stages will be called with.
 struct StepInputs {

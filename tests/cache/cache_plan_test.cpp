@@ -50,6 +50,12 @@ CacheKinds glm_5_3_flash_like() {
           .slot_bytes = 36 * 1024};
 }
 
+// A model cut to its first KDA layers.
+CacheKinds without_attention() {
+  return cache_kinds(cache_shape(load_config("kimi-k3.1-pro", {{"num_hidden_layers", "2"}}),
+                                 LatentFormat::kFp8, IndexKeyFormat::kFp8, 1));
+}
+
 struct Named {
   std::string name;
   CacheKinds kinds;
@@ -74,6 +80,8 @@ std::vector<Named> every_mix() {
   mixes.push_back({"K3.1 TP8 and draft", with_draft(k31_tp8)});
   mixes.push_back({"K3.1 TP8 DCP8", k31_tp8, 8});
   mixes.push_back({"K3.1 TP8 DCP2 and draft", with_draft(k31_tp8), 2});
+  mixes.push_back({"no attention", without_attention()});
+  mixes.push_back({"no attention, DCP4", without_attention(), 4});
   mixes.push_back({"DeepSeek-V4-like", deepseek_v4_like()});
   mixes.push_back({"GLM-5.3-Flash-like", glm_5_3_flash_like()});
   return mixes;
@@ -229,6 +237,13 @@ TEST(CachePlan, ChoosesTheLeastWaste) {
     ASSERT_TRUE(best);
     EXPECT_EQ(plan.block_tokens(), best->block_tokens);
   }
+}
+
+TEST(CachePlan, WithoutAttentionARowIsALayersState) {
+  const CachePlan plan(without_attention());
+  EXPECT_EQ(plan.bytes_per_token(), 0);
+  EXPECT_EQ(plan.state_rows(), 2);
+  EXPECT_LE(plan.row_bytes() - plan.state_bytes() / 2, 256 * 16);
 }
 
 TEST(CachePlan, OnEqualWasteTheSmallerBlock) {

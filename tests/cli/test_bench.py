@@ -83,6 +83,18 @@ def test_latency_of_a_cut_builtin_config():
     check_latency(out, input_len=16, output_len=4, repeats=1)
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_any_cut_runs(layers):
+    """The first three layers are KDA: without the fourth no layer has attention."""
+    dummy = ["--load-format", "dummy", "--override-config", f"num_hidden_layers={layers}"]
+    generated = run_json("generate", SMALL, *dummy, "--prompt", "abc" * 30, "--max-tokens", 4)
+    assert generated["usage"]["completion_tokens"] == 4
+    out = latency(SMALL, *dummy, "--input-len", 16, "--output-len", 2, "--repeats", 1)
+    assert out["numerics"] == generated["numerics"]
+    planned = run_json("plan", SMALL, *dummy[2:])
+    assert (planned["bytes_per_token"] > 0) == (layers == 4)
+
+
 def bytes_per_step(*args):
     out = latency(SMALL, "--load-format", "dummy", "--input-len", 16, "--output-len", 4, "--repeats", 1, *args)
     row = next(r for r in out["rows"] if r["name"] == "decode_tokens_per_s")

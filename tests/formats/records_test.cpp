@@ -33,9 +33,22 @@ std::string hex(const std::vector<uint8_t>& bytes) {
   return out;
 }
 
+std::vector<uint8_t> bytes_of(const std::string& hex) {
+  std::vector<uint8_t> out;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    out.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return out;
+}
+
 std::vector<uint8_t> latent(LatentFormat f, const std::vector<float>& x, float scale) {
   std::vector<uint8_t> out(latent_bytes(f));
   encode_latent(f, x.data(), scale, out.data());
+  return out;
+}
+
+std::string hex(const std::vector<bf16>& values) {
+  std::string out;
+  for (bf16 v : values) out += fmt::format("{:02x}{:02x}", v & 255, v >> 8);
   return out;
 }
 
@@ -85,10 +98,40 @@ TEST(Records, Names) {
 TEST(Records, GoldenBytes) {
   for (const tables::Golden& g : tables::kGolden) {
     const std::vector<float> x = record_inputs(g.seed, kLatentDim), k = record_inputs(g.seed, kIndexKeyDim);
+    EXPECT_EQ(hex(latent(LatentFormat::kBf16, x, g.latent_scale)), g.latent_bf16) << g.seed;
     EXPECT_EQ(hex(latent(LatentFormat::kFp8, x, g.latent_scale)), g.latent_fp8) << g.seed;
     EXPECT_EQ(hex(latent(LatentFormat::kNvfp4, x, g.latent_scale)), g.latent_nvfp4) << g.seed;
+    EXPECT_EQ(hex(key(IndexKeyFormat::kBf16, k)), g.key_bf16) << g.seed;
     EXPECT_EQ(hex(key(IndexKeyFormat::kFp8, k)), g.key_fp8) << g.seed;
     EXPECT_EQ(hex(key(IndexKeyFormat::kMxfp4, k)), g.key_mxfp4) << g.seed;
+  }
+}
+
+TEST(Records, GoldenReads) {
+  for (const tables::Golden& g : tables::kGolden) {
+    const std::tuple<LatentFormat, const char*, const char*> latents[] = {
+        {LatentFormat::kBf16, g.latent_bf16, g.latent_bf16},
+        {LatentFormat::kFp8, g.latent_fp8, g.read_latent_fp8},
+        {LatentFormat::kNvfp4, g.latent_nvfp4, g.read_latent_nvfp4}};
+    for (const auto& [format, record, want] : latents) {
+      std::vector<bf16> out(kLatentDim);
+      decode_latent(format, bytes_of(record).data(), g.latent_scale, out.data());
+      EXPECT_EQ(hex(out), want) << g.seed << " " << latent_format_name(format);
+    }
+    const std::tuple<IndexKeyFormat, const char*, const char*> keys[] = {
+        {IndexKeyFormat::kBf16, g.key_bf16, g.key_bf16},
+        {IndexKeyFormat::kFp8, g.key_fp8, g.read_key_fp8},
+        {IndexKeyFormat::kMxfp4, g.key_mxfp4, g.read_key_mxfp4}};
+    for (const auto& [format, record, want] : keys) {
+      std::vector<bf16> out(kIndexKeyDim);
+      const std::vector<uint8_t> bytes = bytes_of(record);
+      const uint8_t* scales = bytes.data() + index_key_value_bytes(format);
+      const float scale = decode_index_key(format, bytes.data(), scales, out.data());
+      EXPECT_EQ(hex(out), want) << g.seed << " " << index_key_format_name(format);
+      float stored = 1.0f;
+      if (format == IndexKeyFormat::kFp8) std::memcpy(&stored, scales, 4);
+      EXPECT_EQ(scale, stored);
+    }
   }
 }
 
@@ -169,6 +212,42 @@ TEST(Records, DecodingIsWithinHalfAStep) {
       EXPECT_LT(std::sqrt(error / norm), f == IndexKeyFormat::kBf16  ? 0.003
                                          : f == IndexKeyFormat::kFp8 ? 0.04
                                                                      : 0.2);
+    }
+  }
+}
+
+// A product of two fp32 numbers is exact in double, so that one rounding to fp32 is the whole definition.
+TEST(Mxfp4, EveryCodeUnderEveryScale) {
+  for (int scale = 0; scale < 256; ++scale) {
+    for (uint32_t code = 0; code < 16; ++code) {
+      const auto packed = static_cast<uint8_t>(code | (15 - code) << 4);
+      const float value = std::bit_cast<float>(tables::kE2m1[code]);
+      const float want = static_cast<float>(double{value} * std::bit_cast<float>(tables::kE8m0[scale]));
+      const float got = mxfp4_value(&packed, static_cast<uint8_t>(scale), 0);
+      if (scale == 255)
+        EXPECT_TRUE(std::isnan(got));
+      else
+        EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want)) << code << " " << scale;
+      if (scale < 254) {
+        const float second = std::bit_cast<float>(tables::kE2m1[15 - code]);
+        EXPECT_EQ(mxfp4_value(&packed, static_cast<uint8_t>(scale), 1), std::ldexp(second, scale - 127));
+      }
+    }
+  }
+}
+
+TEST(Nvfp4, EveryCodeUnderEveryScale) {
+  for (float global : {1.0f, 0.37f, 0x1.8p-20f, 12.5f}) {
+    for (int scale = 0; scale < 256; ++scale) {
+      if (scale % 128 == 127) continue;  // NaN
+      for (uint32_t code = 0; code < 16; ++code) {
+        const auto packed = static_cast<uint8_t>(code << 4);
+        const float block = static_cast<float>(double{std::bit_cast<float>(tables::kE4m3[scale])} * global);
+        const float want = static_cast<float>(double{std::bit_cast<float>(tables::kE2m1[code])} * block);
+        const float got = nvfp4_value(&packed, static_cast<uint8_t>(scale), global, 1);
+        EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want))
+            << code << " " << scale << " " << global;
+      }
     }
   }
 }

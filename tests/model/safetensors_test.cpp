@@ -154,9 +154,9 @@ TEST(Safetensors, EveryPrefixAndExtensionIsRefused) {
 TEST(Safetensors, BytesInsertedAndRemoved) {
   const std::string bytes = small_file();
   for (size_t at = 0; at <= bytes.size(); ++at) {
-    for (char c : {'\0', '"', '{', '1', ' ', '\xff'}) {
+    for (int value = 0; value < 256; ++value) {
       std::string broken = bytes;
-      broken.insert(at, 1, c);
+      broken.insert(at, 1, static_cast<char>(value));
       EXPECT_FALSE(check_safetensors(broken.data(), broken.size())) << at;
     }
     if (at == bytes.size()) break;

@@ -1,7 +1,8 @@
 """The engine's whole forward pass against the fp64 oracle, on seeded checkpoints of the three families.
 
-Contexts are several times the top-k (64), the KDA chunk (16) and the page (64). The oracle is given the engine's selected
-keys and experts; the bound on the logits is the error of an eager bf16 PyTorch run with the same selections.
+Contexts are several times the top-k (64), the KDA chunk (16), the page (64) and the segment of dense attention (96 here).
+The oracle is given the engine's selected keys and experts; the bound on the logits is the error of an eager bf16 PyTorch run
+with the same selections.
 """
 
 import subprocess
@@ -15,6 +16,7 @@ from oracle.checkpoint import Checkpoint
 
 FAMILIES = ["kimi-linear", "kimi-k3", "k31"]
 CONFIGS = ROOT / "tests/data/configs"
+SEGMENT = 96
 
 
 @pytest.mark.parametrize(("seed", "count", "lanes"), [(1, 320, 1), (1, 320, 8), (2, 650, 1)])
@@ -22,7 +24,7 @@ CONFIGS = ROOT / "tests/data/configs"
 def test_engine(family, seed, count, lanes, trace_model, tmp_path, record_property):
     folder = seeded.make(CONFIGS / f"{family}-small.json", tmp_path / "model", seed)
     tokens = seeded.tokens(seed, count, configs.load(folder).vocab)
-    trace = trace_model(folder, tokens, tmp_path / "trace.safetensors", "--lanes", str(lanes))
+    trace = trace_model(folder, tokens, tmp_path / "trace.safetensors", "--lanes", str(lanes), "--dense-segment", str(SEGMENT))
     numbers = whole_model.report(folder, tokens, trace)
     for name, value in numbers.items():
         print(f"{name}: {value}")

@@ -1,5 +1,6 @@
-// trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L]: runs the tokens through the engine
-// and writes logits, selections and the residual stream after every layer, for the fp64 oracle to judge.
+// trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L] [--dense-segment POSITIONS]: runs the
+// tokens through the engine and writes logits, selections and the residual stream after every layer, for the
+// fp64 oracle to judge.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,11 +43,14 @@ void write_safetensors(const std::string& path, const std::vector<Entry>& entrie
 
 int trace(int argc, char** argv) {
   if (argc < 4)
-    fail(ErrorCode::kUsage, "usage: trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L]");
+    fail(ErrorCode::kUsage,
+         "usage: trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L] "
+         "[--dense-segment POSITIONS]");
   RunnerOptions options;
   for (int i = 4; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--threads") == 0) options.threads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--lanes") == 0) options.plan.lanes = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--dense-segment") == 0) options.plan.dense_segment = std::atoi(argv[i + 1]);
   }
   std::ifstream token_file(argv[2]);
   if (!token_file) fail(ErrorCode::kUsage, "{}: cannot be read", argv[2]);

@@ -216,6 +216,27 @@ TEST_P(OneSetOfBits, LanesReproduceThemselves) {
 INSTANTIATE_TEST_SUITE_P(, OneSetOfBits, testing::Values("kimi_linear", "kimi_k3", "k31"),
                          [](const auto& info) { return info.param; });
 
+// A model cut to fewer layers than any attention stands behind: KDA alone, no latents.
+TEST(CutModel, KdaLayersAlone) {
+  for (const char* family : {"kimi-linear", "kimi-k3", "k31"}) {
+    const ModelConfig config =
+        load_config(fmt::format("tests/data/configs/{}-small.json", family), {{"num_hidden_layers", "2"}});
+    const LoadOptions dummy{.format = LoadFormat::kDummy, .seed = 7, .show_progress = false};
+    Runner runner(config, load_weights("", config, dummy), options_with());
+    const int vocab = config.vocab_size, count = 70;
+    const auto tokens = random_tokens(count, 13, vocab);
+    const Logits want = plainly(runner, tokens);
+    SequenceCache cache = test::lone_cache(runner);
+    for (int at = 0; at < count;) {
+      const int n = std::min(count - at, at == 30 ? 1 : 15);
+      Batch batch;
+      batch.add(cache, std::span(tokens).subspan(at, n), 0, n);
+      expect_same(want, at * vocab, runner.step(batch), family);
+      at += n;
+    }
+  }
+}
+
 TEST(Sampling, TheSameTokensWhateverTheBatch) {
   Runner runner = small_runner("k31", options_with());
   const int vocab = runner.config().vocab_size;
