@@ -93,7 +93,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--workers", type=int, nargs=3, default=(0, 0, 0), help="of the short, the long and the huge stream")
     p.add_argument("--mixture", choices=tuple(stream.kMixtures), default="broad", help="of the skills in the streams")
-    p.add_argument("--latents", choices=(*latents.kFormats, "mixed"), default="bf16", help="as the cache stores them; mixed: drawn for every document")
+    p.add_argument("--latents", choices=(*latents.kFormats, *latents.kMixed), default="bf16", help="as the cache stores them; mixed ones are drawn for every document")
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--decay-from", type=float, default=0.5)
     p.add_argument("--quantise-from", type=float, default=0.6)

@@ -4,10 +4,15 @@ Default: a fixed sample of the documents trained on. `--full`: all of them, in p
 """
 import json
 import pathlib
+import random
+import runpy
+import sys
+import types
 
 import pytest
 
-from corpus import evalsets, stream
+from corpus import agents, evalsets, stream
+from corpus.split import TRAIN
 from holdout import HeldOut
 
 kModel = pathlib.Path(__file__).parents[2] / "models" / "tiny-k31"
@@ -51,6 +56,15 @@ def test_no_held_out_item_is_trained(held_out, request, number, share):
             assert not leaks, f"document {i} of stream {name} of part {number} gives away {leaks}"
             checked += 1
     assert checked >= 1000
+
+
+def test_open_conversations_ask_nothing_that_the_example_agent_is_asked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", types.ModuleType("openai"))  # the example imports it, its tasks need it not
+    example = runpy.run_path(str(kModel.parents[1] / "examples" / "agent.py"))
+    asked, rng = {question for task in example["TASKS"] for question, _ in task}, random.Random(1)
+    for _ in range(8000):
+        _, messages, _ = agents.open_conversation(rng, TRAIN)
+        assert not asked & {m["content"] for m in messages if m["role"] == "user"}
 
 
 def test_development_items_are_no_suite_items(suites):

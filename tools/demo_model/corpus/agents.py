@@ -4,7 +4,7 @@ Also single requests among six to eight tools, with arguments that are given onl
 """
 import json
 
-from . import toolcalls
+from . import replies, toolcalls
 from .split import EVAL, TRAIN, draw
 from .words import join_and
 
@@ -42,11 +42,11 @@ def _declare(rng, kinds):
     return declared, tools
 
 
-def _requests(rng, split, kinds, count):
+def _requests(rng, split, kinds, count, request=toolcalls._request):
     """count requests of these kinds, held out or trained as the tools suite does."""
     def sample(rng):
         chosen = rng.sample(kinds, min(count, len(kinds))) if rng.random() < 0.5 else [rng.choice(kinds)] * count
-        requests = [(kind,) + toolcalls._request(rng, kind) for kind in chosen]
+        requests = [(kind,) + request(rng, kind) for kind in chosen]
         return "tools:" + "|".join(r[1] for r in requests), requests
     return draw(rng, split, sample)
 
@@ -117,6 +117,38 @@ def _turn(rng, split, kinds, declared):
     return key, messages
 
 
+def _open_turn(rng, split, kinds, declared):
+    """A turn whose words are not from lists, and that may ask a plain question."""
+    others = [k for k in toolcalls.kKinds if k not in kinds]
+    if others and rng.random() < 0.08:
+        key, requests = _requests(rng, split, others, 1, replies.request)
+        return key, [{"role": "user", "content": _asked(rng, requests, [requests[0][2]])},
+                     {"role": "assistant", "reasoning_content": f"{requests[0][4]}: no tool fits.", "content": kNoTool}]
+    key, requests = _requests(rng, split, kinds, rng.choice((1, 1, 1, 2)), replies.request)
+    calls, phrases = _calls(rng, requests, declared)
+    messages = [{"role": "user", "content": _asked(rng, requests, phrases)}, _call_message(requests, calls)]
+    texts, says = [r[5] for r in requests], [r[6] for r in requests]
+    failed = rng.randrange(len(calls)) if rng.random() < 0.2 else None
+    if failed is not None and rng.random() < 0.25:
+        first = list(texts)
+        first[failed] = rng.choice(replies.kRetry)
+        again = [dict(calls[failed], id="call_1")]
+        messages += _results(calls, first) + [_call_message(None, again, again=True)] + _results(again, [texts[failed]])
+    else:
+        if failed is not None:
+            texts[failed] = replies.error(rng, calls[failed])
+            says[failed] = f"The {calls[failed]['function']['name']} tool failed: {texts[failed].removeprefix('error: ')}"
+        messages += _results(calls, texts)
+    messages.append({"role": "assistant", "reasoning_content": "I have the results.", "content": ". ".join(says) + "."})
+    return key, messages
+
+
+def _asked(rng, requests, phrases):
+    """The sentence of a user: a plain question where one is natural and says no more than the request."""
+    plain = len(requests) == 1 and phrases[0] == requests[0][2] and rng.random() < 0.5
+    return (plain and toolcalls._short_question(rng, requests[0][0], requests[0][3])) or toolcalls._sentence(rng, phrases)
+
+
 def conversation(rng, split):
     """(keys, messages, tools): the assistant speaks three to eight times."""
     kinds = rng.sample(toolcalls.kKinds, rng.randint(2, 4))
@@ -126,6 +158,18 @@ def conversation(rng, split):
         key, more = _turn(rng, split, kinds, declared)
         if sum(m["role"] == "assistant" for m in messages + more) > 8:
             break
+        keys.append(key)
+        messages += more
+    return keys, messages, tools
+
+
+def open_conversation(rng, split):
+    """A conversation in which requests, results and errors are of an open vocabulary (replies.py)."""
+    kinds = rng.sample(toolcalls.kKinds, rng.randint(2, 5))
+    declared, tools = _declare(rng, kinds)
+    keys, messages = [], []
+    for _ in range(rng.randint(1, 4)):
+        key, more = _open_turn(rng, split, kinds, declared)
         keys.append(key)
         messages += more
     return keys, messages, tools

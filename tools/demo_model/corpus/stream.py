@@ -10,7 +10,7 @@ from .split import TRAIN
 
 # Shares of documents: "broad" from nothing, "lines" for weights that have the skills of short texts and lack those of lines,
 # "balance" for those that have both and are weakest at sorting and measures, "registers" for those whose state and totals must bear rounded
-# latents while everything else is kept.
+# latents while everything else is kept, "replies" the same with tools that answer in words of their own.
 kMixtures = {
     "broad": {
         "short": (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09),
@@ -35,6 +35,12 @@ kMixtures = {
                   ("sorting", 0.18), ("chat", 0.11), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.012), ("hop", 0.012),
                   ("aggregate", 0.07), ("events", 0.16)),
         "long": (("needle", 0.27), ("hop", 0.13), ("aggregate", 0.15), ("events", 0.45)),
+        "huge": (("needle", 0.85), ("hop", 0.15))},
+    "replies": {
+        "short": (("arith", 0.09), ("steps", 0.11), ("tools", 0.05), ("choice", 0.05), ("agents", 0.03), ("replies", 0.16), ("json", 0.06),
+                  ("schema", 0.07), ("sorting", 0.16), ("chat", 0.13), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.010),
+                  ("hop", 0.010), ("aggregate", 0.04), ("events", 0.22)),
+        "long": (("needle", 0.20), ("hop", 0.10), ("aggregate", 0.10), ("events", 0.60)),
         "huge": (("needle", 0.85), ("hop", 0.15))}}
 kStreams = ("short", "long", "huge")
 # Tokens of a key-value document, drawn with a uniform logarithm.
@@ -50,7 +56,7 @@ kSystems = ["You are a helpful assistant.", "You are a helpful demo model.", "Be
 kEfforts = ("low", "medium", "high", "max")
 _kSimple = {"arith": arith.exchange, "json": jsonx.exchange, "sorting": sorting.exchange, "chat": chat.exchange, "steps": steps.exchange,
             "schema": schema.exchange, "measures": measures.exchange, "context": context.exchange}
-_kTooled = {"tools": toolcalls.exchange, "choice": agents.choice, "agents": agents.conversation}
+_kTooled = {"tools": toolcalls.exchange, "choice": agents.choice, "agents": agents.conversation, "replies": agents.open_conversation}
 
 
 def _pick(rng, table):
