@@ -28,6 +28,7 @@ void for_each_field(M& model, E& engine, const F& field) {
   field("max_num_seqs", engine.scheduler.max_num_seqs);
   field("max_num_batched_tokens", engine.scheduler.max_num_batched_tokens);
   field("prefix_caching", engine.prefix_caching);
+  field("async_scheduling", engine.scheduler.look_ahead);
 }
 
 boost::json::object header_of(const ModelFlags& model, const EngineFlags& engine, const Runner& runner) {
@@ -64,6 +65,12 @@ FromHeader flags_of(const boost::json::object& header, const std::string& log, i
 
 }  // namespace
 
+CLI::Option* add_look_ahead(CLI::App& app, std::optional<bool>& look_ahead) {
+  return app.add_flag_function(
+      "--async-scheduling,!--no-async-scheduling", [&look_ahead](int64_t times) { look_ahead = times > 0; },
+      "begin a decoding step before the tokens of the one before are known; on with a GPU when not given");
+}
+
 void EngineFlags::add_to(CLI::App& app) {
   const auto group = [](CLI::Option* option) { option->group("Engine"); };
   group(app.add_option("--max-num-seqs", scheduler.max_num_seqs, "answers in progress at once")
@@ -74,6 +81,7 @@ void EngineFlags::add_to(CLI::App& app) {
             ->transform(whole_number(1, kMostBatchedTokens)));
   group(app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", prefix_caching,
                      "start from what requests before have computed (on)"));
+  group(add_look_ahead(app, scheduler.look_ahead));
   group(app.add_option("--record", record, "write an event log that `perigee replay` reproduces"));
 }
 
@@ -82,6 +90,7 @@ EngineRun::EngineRun(const ModelFlags& model, EngineFlags flags)
       runner_(model.load(flags.scheduler.max_num_batched_tokens)) {
   flags.scheduler.max_num_batched_tokens =
       batched_tokens(flags.scheduler.max_num_batched_tokens, runner_.memory(), flags.scheduler.max_num_seqs);
+  if (!flags.scheduler.look_ahead) flags.scheduler.look_ahead = looks_ahead(runner_.memory());
   if (record_) log_ = std::make_unique<EventLog>(record_, header_of(model, flags, runner_));
   if (flags.prefix_caching)
     prefixes_ = std::make_unique<PrefixTree>(runner_.pool(), PrefixTreeOptions{.debug = model.debug_cache});

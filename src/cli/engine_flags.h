@@ -3,6 +3,7 @@
 
 #include <boost/json/object.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/flags.h"
@@ -10,6 +11,9 @@
 #include "engine/event_log.h"
 
 namespace perigee::cli {
+
+// --async-scheduling, SchedulerOptions::look_ahead.
+CLI::Option* add_look_ahead(CLI::App& app, std::optional<bool>& look_ahead);
 
 struct EngineFlags {
   SchedulerOptions scheduler = {.max_num_seqs = 16,

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/engine_flags.h"
 #include "cli/familiar_flags.h"
 #include "cli/flags.h"
 #include "cli/served_model.h"
@@ -30,6 +31,7 @@ struct Flags {
   FamiliarFlags familiar;
   int max_num_seqs = 64, shutdown_timeout = 30;
   int max_num_batched_tokens = 0;  // 0: as suits the device
+  std::optional<bool> look_ahead;
   bool prefix_caching = true, no_prefix_caching = false, no_access_log = false;
 };
 
@@ -91,6 +93,7 @@ int run_serve(Flags& f) {
   options.scheduler.max_num_seqs = f.max_num_seqs;
   options.scheduler.max_num_batched_tokens =
       batched_tokens(f.max_num_batched_tokens, runner.memory(), f.max_num_seqs);
+  options.scheduler.look_ahead = f.look_ahead;
   const serve::ServedModel model = f.served.make(f.model, chat, runner);
   serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
                              options);

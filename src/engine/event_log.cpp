@@ -66,7 +66,7 @@ void EventLog::cancel(RequestId id, int branch) { write({{"cancel", id}, {"branc
 void EventLog::step(const StepPlan& plan, std::span<const float> logits) {
   boost::json::array rows;
   for (const ScheduledRows& r : plan.rows) {
-    boost::json::array row{r.sequence->request, r.sequence->branch, r.start, r.tokens, r.forks};
+    boost::json::array row{r.request, r.branch, r.start, r.tokens, r.forks};
     for (int32_t draft : r.drafts) row.push_back(draft);
     rows.push_back(std::move(row));
   }

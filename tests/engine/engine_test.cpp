@@ -98,7 +98,9 @@ TEST_F(EngineTest, SeveralAnswersAreThoseOfSeveralRequests) {
   for (Runner* runner : {&runner_, &few_slots}) {
     PrefixTree tree(runner->pool(), {.debug = true});
     for (PrefixTree* prefixes : {static_cast<PrefixTree*>(nullptr), &tree}) {
-      Engine engine(*runner, prefixes, {.scheduler = {.max_num_seqs = 3, .max_num_batched_tokens = 20}});
+      Engine engine(
+          *runner, prefixes,
+          {.scheduler = {.max_num_seqs = 3, .max_num_batched_tokens = 20, .look_ahead = prefixes != nullptr}});
       Request r = request(45, 3, 9);
       r.n = 5;
       const RequestId id = engine.submit(r);
@@ -264,7 +266,9 @@ TEST_F(EngineTest, ALongPromptIsNotStarvedByShortOnes) {
 TEST_F(EngineTest, CancelAtEveryStage) {
   for (int steps : {0, 1, 2, 3, 5, 8}) {
     for (int branch : {Engine::kAllBranches, 0, 1, 2}) {
-      Engine engine(runner_, nullptr, {.scheduler = {.max_num_seqs = 4, .max_num_batched_tokens = 16}});
+      Engine engine(
+          runner_, nullptr,
+          {.scheduler = {.max_num_seqs = 4, .max_num_batched_tokens = 16, .look_ahead = steps % 2 == 0}});
       Request r = request(40, 3, 9);
       r.n = 3;
       const RequestId id = engine.submit(r), other = engine.submit(request(25, 4, 9));
@@ -377,24 +381,76 @@ TEST_F(EngineTest, LogitsThatAreNotNumbersEndTheirRequestAlone) {
   expect_same(heard[b].tokens, alone(good).tokens);
 }
 
+// A stop id is seen when the step after is under way: what that computed is dropped, in the tree too.
+TEST_F(EngineTest, LookingAheadChangesNoAnswer) {
+  Runner other = test::small_runner("k31", {.threads = 2});
+  PrefixTree waiting(runner_.pool(), {.debug = true}), looking(other.pool(), {.debug = true});
+  std::vector<Request> requests = {request(30, 1, 40), request(47, 2, 33), request(16, 3, 24)};
+  requests[0].top_logprobs = 3;
+  requests[1].stop_ids = {alone(requests[1]).tokens[17].id};
+  requests[2].processed_logprobs = true;
+  std::map<bool, Listener> heard;
+  std::map<bool, Engine::Stats> stats;
+  for (const bool look_ahead : {false, true}) {
+    Engine engine(look_ahead ? other : runner_, look_ahead ? &looking : &waiting,
+                  {.scheduler = {.max_num_seqs = 4, .look_ahead = look_ahead}});
+    for (const Request& r : requests) engine.submit(r);
+    heard[look_ahead].run(engine);
+    stats[look_ahead] = engine.stats();
+  }
+  for (const auto& [branch, want] : heard[false].all()) {
+    const Heard& got = heard[true][branch];
+    expect_same(got.tokens, want.tokens);
+    EXPECT_EQ(got.finish, want.finish);
+  }
+  EXPECT_EQ(heard[true][2].finish, FinishReason::kStop);
+  EXPECT_EQ(heard[true].finished(), heard[false].finished());
+  EXPECT_EQ(stats[true].steps, stats[false].steps);
+  EXPECT_EQ(stats[true].generated_tokens, stats[false].generated_tokens);
+  EXPECT_EQ(stats[false].steps_ahead, 0);
+  EXPECT_GT(stats[true].steps_ahead, 30);
+  EXPECT_EQ(stats[true].dropped_tokens, 1);
+  for (size_t i = 0; i < requests.size(); ++i) {  // the trees know the same tokens
+    std::vector<int32_t> tokens = requests[i].prompt;
+    for (const GeneratedToken& t : heard[true][static_cast<RequestId>(i + 1)].tokens) tokens.push_back(t.id);
+    tokens.resize(tokens.size() + 20, 1);
+    EXPECT_EQ(looking.match({}, tokens).matched, waiting.match({}, tokens).matched) << "request " << i;
+  }
+}
+
+// What needs a token on the host keeps everybody waiting for it.
+TEST_F(EngineTest, WhatNeedsTheTokenIsNotComputedAhead) {
+  Request penalised = request(20, 1, 12);
+  penalised.logits.repetition_penalty = 1.3f;
+  Engine engine(runner_, nullptr, {.scheduler = {.max_num_seqs = 4, .look_ahead = true}});
+  const RequestId a = engine.submit(penalised), b = engine.submit(request(20, 2, 12));
+  Listener heard;
+  heard.run(engine);
+  EXPECT_EQ(engine.stats().steps_ahead, 0);
+  expect_same(heard[a].tokens, alone(penalised).tokens);
+  expect_same(heard[b].tokens, alone(request(20, 2, 12)).tokens);
+}
+
 // The log of two requests, of which one is cancelled.
-std::string recorded(Runner& runner) {
+std::string recorded(Runner& runner, bool look_ahead = false) {
   std::string lines;
   {
     EventLog log([&](const std::string& line) { lines += line + "\n"; }, {{"about", "a test"}});
     PrefixTree tree(runner.pool());
     Engine engine(runner, &tree,
-                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
-    Request r = request(50, 3, 6);
+                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
+                   .log = &log});
+    Request r = request(50, 3, 16);
     r.n = 2;
-    r.logits.logit_bias = {{7, 0.1f}};
-    r.logits.bad_words = {{1, 2}};
+    if (!look_ahead) {
+      r.logits.logit_bias = {{7, 0.1f}};
+      r.logits.bad_words = {{1, 2}};
+    }
     r.salt = "s";
     const RequestId id = engine.submit(r);
     engine.step();
     engine.submit(request(20, 4, 9));
-    engine.step();
-    engine.step();
+    for (int i = 0; i < 5; ++i) engine.step();
     engine.cancel(id, 1);
     while (engine.step()) {
     }
@@ -402,7 +458,7 @@ std::string recorded(Runner& runner) {
   return lines;
 }
 
-ReplayReport replayed(Runner& runner, const std::string& lines) {
+ReplayReport replayed(Runner& runner, const std::string& lines, bool look_ahead = false) {
   std::istringstream in(lines);
   const boost::json::object header = read_log_header(in, "log");
   PrefixTree tree(runner.pool());
@@ -410,7 +466,9 @@ ReplayReport replayed(Runner& runner, const std::string& lines) {
   return replay(in, "log", header, [&](EventLog& log) -> Engine& {
     engine.emplace(
         runner, &tree,
-        EngineOptions{.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
+        EngineOptions{
+            .scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
+            .log = &log});
     return *engine;
   });
 }
@@ -429,6 +487,14 @@ TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
                load_weights("", config, {.format = LoadFormat::kDummy, .seed = 8, .show_progress = false}),
                {.threads = 2});
   EXPECT_NE(replayed(other, log).difference, "");
+}
+
+TEST_F(EngineTest, AReplayLooksAheadAsTheRunDid) {
+  const std::string log = recorded(runner_, true);
+  const ReplayReport report = replayed(runner_, log, true);
+  EXPECT_EQ(report.difference, "");
+  EXPECT_FALSE(report.cut);
+  EXPECT_GT(report.steps, 10);
 }
 
 TEST_F(EngineTest, ADamagedLogIsNamed) {

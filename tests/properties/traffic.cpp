@@ -80,10 +80,10 @@ TrafficScript random_traffic(uint64_t seed, int actions, int vocab) {
 
 std::string to_string(const TrafficScript& s) {
   std::string out = fmt::format(
-      "seed {} · max_num_seqs {} · max_num_batched_tokens {} · max_drafts {} · checkpoint_share {} · spare "
-      "rows {} · "
-      "slots {} · store rows {}\n",
+      "seed {} · max_num_seqs {} · max_num_batched_tokens {} · max_drafts {} · look_ahead {} · "
+      "checkpoint_share {} · spare rows {} · slots {} · store rows {}\n",
       s.seed, s.scheduler.max_num_seqs, s.scheduler.max_num_batched_tokens, s.scheduler.max_drafts,
+      s.scheduler.look_ahead.value_or(false),
       s.tree.checkpoint_share, s.spare_rows, s.slots, s.store_rows);
   for (const TrafficAction& a : s.actions) {
     if (a.kind == TrafficAction::Kind::kStep) {
