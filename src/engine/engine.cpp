@@ -53,6 +53,8 @@ const char* to_string(FinishReason reason) {
   return "";
 }
 
+void print_fault(const std::string& fault) { fmt::print(stderr, "{}\n", fault); }
+
 Engine::Engine(Runner& runner, PrefixTree* prefixes, EngineOptions options)
     : runner_(runner),
       prefixes_(prefixes),
@@ -130,6 +132,13 @@ void Engine::cancel(RequestId request, int branch) {
       events_.push_back({.request = request, .branch = branch, .finish = FinishReason::kCancelled});
     }
   }
+}
+
+bool Engine::reset_prefix_cache() {
+  if (!idle()) return false;
+  if (options_.log) options_.log->reset_prefix_cache();
+  if (prefixes_) prefixes_->clear();
+  return true;
 }
 
 std::vector<Event> Engine::take_events() { return std::exchange(events_, {}); }
@@ -260,7 +269,7 @@ void Engine::report_prompt(const ScheduledRows& rows, const Outcome& outcome) {
         rows.start + rows.tokens - rows.logits + i + 1;  // of the token that row i foretells
     if (position != s.scored || position >= s.prompt_tokens()) continue;
     const int at = rows.first_logit + i;
-    event.prompt_tokens.push_back(describe(s, at, s.tokens[position], s.asked->prompt_logprobs, outcome));
+    event.prompt_tokens.push_back(raw(at, s.tokens[position], s.asked->prompt_logprobs, outcome));
     ++s.scored;
   }
   if (!event.prompt_tokens.empty()) events_.push_back(std::move(event));
@@ -305,7 +314,7 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
                           s.tokens.size() - 1);
       break;
     }
-    event.tokens.push_back(describe(s, at, got.token, s.asked->top_logprobs, outcome));
+    event.tokens.push_back(describe(s, at, outcome));
     s.tokens.push_back(got.token);
     s.cached->append(got.token);
     s.processor.accept(got.token);
@@ -327,20 +336,29 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
   if (reason != FinishReason::kNone) finish(s, reason, error);
 }
 
-GeneratedToken Engine::describe(const Sequence& s, int logit, int32_t token, int alternatives,
-                                const Outcome& outcome) const {
+std::span<const float> Engine::logits_row(int logit, const Outcome& outcome) const {
+  const size_t vocab = runner_.config().vocab_size;
+  return outcome.logits.subspan(logit * vocab, vocab);
+}
+
+// Log-probabilities of the model's own distribution. Without the logits `token` is the one that was drawn.
+GeneratedToken Engine::raw(int logit, int32_t token, int alternatives, const Outcome& outcome) const {
   const Runner::Sampled& sampled = outcome.sampled[logit];
   if (outcome.logits.empty()) return {.id = token, .logprob = sampled.logprob};
-  const size_t vocab = runner_.config().vocab_size;
-  const std::span<const float> row = outcome.logits.subspan(logit * vocab, vocab);
-  if (s.asked->processed_logprobs) {
-    const std::vector<float> logprobs =
-        processed_logprobs(row, s.processor, params_of(*s.asked, s.branch), runner_.lanes());
-    return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, alternatives)};
-  }
+  const std::span<const float> row = logits_row(logit, outcome);
   return {.id = token,
           .logprob = row[token] - sampled.log_norm,
           .top = top_logprobs(row, sampled.log_norm, alternatives)};
+}
+
+// A token of an answer, as its request wants it.
+GeneratedToken Engine::describe(const Sequence& s, int logit, const Outcome& outcome) const {
+  const Request& asked = *s.asked;
+  const int32_t token = outcome.sampled[logit].token;
+  if (!asked.processed_logprobs) return raw(logit, token, asked.top_logprobs, outcome);
+  const std::vector<float> logprobs = processed_logprobs(logits_row(logit, outcome), s.processor,
+                                                         params_of(asked, s.branch), runner_.lanes());
+  return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, asked.top_logprobs)};
 }
 
 FinishReason Engine::reason_to_finish(const Sequence& s) const {
@@ -406,10 +424,15 @@ void Engine::fail_all(const std::string& error) {
 
 // Every row is held by whom it should be: the running sequences and the tree.
 void Engine::check_cache() const {
-  std::vector<int64_t> references(runner_.pool().rows(), 0);
-  prefixes_->check_integrity(references);
-  scheduler_.for_each_running([&](Sequence& s) { s.cached->cache().count_references(references); });
-  runner_.pool().check_integrity(references);
+  try {
+    std::vector<int64_t> references(runner_.pool().rows(), 0);
+    prefixes_->check_integrity(references);
+    scheduler_.for_each_running([&](Sequence& s) { s.cached->cache().count_references(references); });
+    runner_.pool().check_integrity(references);
+  } catch (const Error& e) {
+    if (!idle()) throw;
+    options_.on_fault(e.what());
+  }
 }
 
 }  // namespace perigee

@@ -39,10 +39,15 @@ enum class StepPhase {
   kDone        // requests have moved on
 };
 
+// A line on stderr.
+void print_fault(const std::string& fault);
+
 struct EngineOptions {
   SchedulerOptions scheduler = {};
   size_t max_waiting = 1 << 20;  // branches that may wait; submit() refuses more
   std::function<void(StepPhase)> on_phase = {};
+  // Hears of a cache that contradicts itself while no request is here that could end with the error.
+  std::function<void(const std::string&)> on_fault = print_fault;
   EventLog* log = nullptr;  // records what comes in and what each step computed; outlives the engine
 };
 
@@ -63,6 +68,9 @@ class Engine {
   // ignored.
   void cancel(RequestId request, int branch = kAllBranches);
   static constexpr int kAllBranches = -1;
+
+  // Forgets all cached prefixes; false while a request is here, and nothing is done.
+  bool reset_prefix_cache();
 
   // Computes one step; false when there is nothing to do. Errors inside a step end the requests concerned.
   bool step();
@@ -103,8 +111,9 @@ class Engine {
   void report_prompt(const ScheduledRows& rows, const Outcome& outcome);
   std::vector<Sequence*> fork(const ScheduledRows& rows);
   void append(Sequence& sequence, std::span<const int32_t> drafts, int first_logit, const Outcome& outcome);
-  GeneratedToken describe(const Sequence& sequence, int logit, int32_t token, int alternatives,
-                          const Outcome& outcome) const;
+  std::span<const float> logits_row(int logit, const Outcome& outcome) const;
+  GeneratedToken raw(int logit, int32_t token, int alternatives, const Outcome& outcome) const;
+  GeneratedToken describe(const Sequence& sequence, int logit, const Outcome& outcome) const;
   FinishReason reason_to_finish(const Sequence& sequence) const;
   bool reaches_length(const Sequence& sequence, int64_t tokens) const;
   void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});

@@ -88,24 +88,27 @@ int64_t device_cache_bytes(const RunnerOptions& options, int step_tokens, const 
   return bytes;
 }
 
+// Slots take at most an eighth of the cache: what runs at once is also what rows are left for.
+int64_t slots_within(int64_t bytes, const CachePlan& plan, int64_t sequences) {
+  const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
+  return std::clamp<int64_t>(fit, 1, sequences);
+}
+
 std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options,
                                      Memory& memory) {
   const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
   const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
   int64_t rows = options.cache_rows, slots = options.sequences;
   if (rows == 0) {
-    int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
-    if (!memory.on_host()) {  // a device sets slots aside; on the host they cost what sequences use
-      const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
-      slots = std::clamp<int64_t>(fit, 1, slots);
-      bytes -= slots * plan.slot_bytes();
-    }
-    rows = bytes / plan.row_bytes();
+    const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
+    slots = slots_within(bytes, plan, slots);
+    rows = std::max<int64_t>(0, bytes - slots * plan.slot_bytes()) / plan.row_bytes();
   }
   if (rows < 2 * plan.state_rows() + 1) {
     fail(ErrorCode::kUsage,
-         "{} bytes of cache hold {} rows of {} bytes, but one sequence needs {}; give the cache more memory",
-         rows * plan.row_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
+         "beside {} slots of {} bytes the cache has {} rows of {} bytes, but one sequence needs {}; give the "
+         "cache more memory",
+         slots, plan.slot_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
   }
   return std::make_unique<CachePool>(shape, plan, rows, slots, memory);
 }

@@ -19,13 +19,14 @@ struct RunnerOptions {
   std::string tile_folder;     // keeps the tiles of big models (tile_weights.h); empty: nowhere
   std::string device = "cpu";  // see make_backend
   std::string cpu_kernels =
-      "auto";               // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
-  int64_t cache_bytes = 0;  // of the pool; 0: half of the machine's memory, or what a GPU has left
-  int64_t cache_rows = 0;   // of the pool, whatever their bytes; 0: as cache_bytes says
+      "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+  int64_t cache_bytes =
+      0;  // of the pool, slots included; 0: half of the machine's memory, or what a GPU has left
+  int64_t cache_rows = 0;  // of the pool, whatever their bytes; 0: as cache_bytes says
   bool cuda_graphs = true;
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, workspace and cache
   int step_tokens = 0;                  // of the largest step; 0: as batched_tokens says
-  int64_t sequences = 256;              // that may be live at once
+  int64_t sequences = 256;              // that may be live at once, where their slots fit cache_bytes
   int64_t block_tokens = 0;             // of a row; 0: the planner's choice
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -84,7 +85,7 @@ class EngineTest : public testing::Test {
     return Runner(config,
                   load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
                   {.threads = 2,
-                   .cache_bytes = (CachedSequence::most_rows(plan, tokens) + more) * plan.row_bytes(),
+                   .cache_rows = CachedSequence::most_rows(plan, tokens) + more,
                    .sequences = sequences,
                    .block_tokens = block_tokens});
   }
@@ -173,7 +174,11 @@ TEST_F(EngineTest, ProcessedLogprobsAreThoseOfTheDraw) {
   r.top_logprobs = kVocab;
   const Generation raw = alone(r);
   r.processed_logprobs = true;
+  r.prompt_logprobs = 2;
   const Generation processed = alone(r);
+  Request unprocessed = r;
+  unprocessed.processed_logprobs = false;
+  expect_same(processed.prompt_tokens, alone(unprocessed).prompt_tokens);  // nothing was drawn there
   ASSERT_EQ(raw.tokens.size(), processed.tokens.size());
   for (size_t i = 0; i < raw.tokens.size(); ++i) {
     ASSERT_EQ(raw.tokens[i].id, processed.tokens[i].id);
@@ -431,6 +436,31 @@ TEST_F(EngineTest, WhatNeedsTheTokenIsNotComputedAhead) {
   expect_same(heard[b].tokens, alone(request(20, 2, 12)).tokens);
 }
 
+// A row that somebody else holds is found when the engine falls idle, and with a tree in debug mode at every
+// step, where the requests of that step end with it.
+TEST_F(EngineTest, ACacheThatContradictsItselfIsTold) {
+  for (bool debug : {false, true}) {
+    PrefixTree tree(runner_.pool(), {.debug = debug});
+    std::vector<std::string> faults;
+    Engine engine(runner_, &tree, {.on_fault = [&](const std::string& fault) { faults.push_back(fault); }});
+    Listener heard;
+    engine.submit(request(40, 1, 4));
+    heard.run(engine);
+    EXPECT_TRUE(faults.empty());
+    const Row stray = runner_.pool().take_row();
+    const RequestId id = engine.submit(request(40, 2, 4));
+    heard.run(engine);
+    if (debug) {
+      EXPECT_EQ(heard[id].finish, FinishReason::kError);
+      EXPECT_NE(heard[id].error.find("holders"), std::string::npos) << heard[id].error;
+    } else {
+      EXPECT_EQ(heard[id].finish, FinishReason::kLength);
+      ASSERT_EQ(faults.size(), 1u);
+      EXPECT_NE(faults[0].find("holders"), std::string::npos) << faults[0];
+    }
+  }
+}
+
 // The log of two requests, of which one is cancelled.
 std::string recorded(Runner& runner, bool look_ahead = false) {
   std::string lines;
@@ -452,32 +482,39 @@ std::string recorded(Runner& runner, bool look_ahead = false) {
     engine.submit(request(20, 4, 9));
     for (int i = 0; i < 5; ++i) engine.step();
     engine.cancel(id, 1);
+    EXPECT_FALSE(engine.reset_prefix_cache());  // not while requests are here
+    while (engine.step()) {
+    }
+    EXPECT_TRUE(engine.reset_prefix_cache());
+    engine.submit(r);  // computes its prompt anew
     while (engine.step()) {
     }
   }
   return lines;
 }
 
-ReplayReport replayed(Runner& runner, const std::string& lines, bool look_ahead = false) {
+ReplayReport replayed(Runner& runner, const std::string& lines, const ReadConstraint& read = nullptr,
+                      bool look_ahead = false) {
   std::istringstream in(lines);
   const boost::json::object header = read_log_header(in, "log");
   PrefixTree tree(runner.pool());
   std::optional<Engine> engine;
-  return replay(in, "log", header, [&](EventLog& log) -> Engine& {
+  const auto make_engine = [&](EventLog& log) -> Engine& {
     engine.emplace(
         runner, &tree,
         EngineOptions{
             .scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
             .log = &log});
     return *engine;
-  });
+  };
+  return replay(in, "log", header, {.make_engine = make_engine, .read_constraint = read});
 }
 
 TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
   const std::string log = recorded(runner_);
   const ReplayReport report = replayed(runner_, log);
   EXPECT_EQ(report.difference, "");
-  EXPECT_EQ(report.requests, 2);
+  EXPECT_EQ(report.requests, 3);
   EXPECT_GT(report.steps, 5);
   // On other threads and kernels too; another model's bits are noticed.
   Runner plain = test::small_runner("k31", {.threads = 1, .cpu_kernels = "plain"});
@@ -491,10 +528,76 @@ TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
 
 TEST_F(EngineTest, AReplayLooksAheadAsTheRunDid) {
   const std::string log = recorded(runner_, true);
-  const ReplayReport report = replayed(runner_, log, true);
+  const ReplayReport report = replayed(runner_, log, nullptr, true);
   EXPECT_EQ(report.difference, "");
   EXPECT_FALSE(report.cut);
   EXPECT_GT(report.steps, 10);
+}
+
+// Even tokens only, until an answer has `left` of them.
+class EvenTokens : public TokenConstraint {
+ public:
+  explicit EvenTokens(int left) : left_(left) {
+    for (int32_t t = 0; t < kVocab; t += 2) allowed_.push_back(t);
+  }
+  const std::vector<int32_t>& allowed() const override { return left_ > 0 ? allowed_ : any_; }
+  std::shared_ptr<const TokenConstraint> after(int32_t) const override {
+    return std::make_shared<EvenTokens>(left_ - 1);
+  }
+  boost::json::object record() const override { return {{"even", left_}}; }
+
+ private:
+  int left_;
+  std::vector<int32_t> allowed_, any_;
+};
+
+TEST_F(EngineTest, ALogKeepsConstraints) {
+  std::string lines;
+  {
+    EventLog log([&](const std::string& line) { lines += line + "\n"; }, {});
+    PrefixTree tree(runner_.pool());
+    Engine engine(runner_, &tree,
+                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
+    Request r = request(30, 3, 8);
+    r.logits.constraint = std::make_shared<EvenTokens>(5);
+    const RequestId id = engine.submit(r);
+    Listener heard;
+    heard.run(engine);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(heard[id].tokens[i].id % 2, 0);
+  }
+  const auto even = [](const boost::json::object& record) {
+    return std::make_shared<EvenTokens>(static_cast<int>(record.at("even").as_int64()));
+  };
+  EXPECT_EQ(replayed(runner_, lines, even).difference, "");
+  // Another constraint is another answer.
+  const auto fewer = [](const boost::json::object&) { return std::make_shared<EvenTokens>(0); };
+  EXPECT_NE(replayed(runner_, lines, fewer).difference, "");
+  try {
+    replayed(runner_, lines);
+    ADD_FAILURE() << "a constraint was left out";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("the model's vocabulary"), std::string::npos) << e.what();
+  }
+}
+
+// What --cache-memory says is all that rows and slots take.
+TEST_F(EngineTest, SlotsAreCountedAmongTheBytesOfTheCache) {
+  const ModelConfig config = test::small_config("k31");
+  const auto runner = [&](int64_t bytes, int64_t sequences) {
+    return Runner(config,
+                  load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
+                  {.threads = 1, .cache_bytes = bytes, .sequences = sequences});
+  };
+  const CachePlan& plan = runner_.pool().plan();
+  const int64_t bytes = 64 * plan.slot_bytes() + 100 * plan.row_bytes();
+  for (int64_t sequences : {1, 4, 256}) {
+    const Runner r = runner(bytes, sequences);
+    EXPECT_LE(r.pool().bytes(), bytes);
+    EXPECT_GT(r.pool().bytes(), bytes - plan.row_bytes());
+    EXPECT_EQ(r.pool().bytes(), r.pool().rows() * plan.row_bytes() + r.pool().slots() * plan.slot_bytes());
+    EXPECT_EQ(r.pool().slots(), std::min(sequences, bytes / 8 / plan.slot_bytes()));
+  }
 }
 
 TEST_F(EngineTest, ADamagedLogIsNamed) {
