@@ -189,8 +189,12 @@ int run_latency(const Flags& f) {
   check_writable(f.out);
   Runner runner = f.model.load();
   BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
-  report.settings = {{"input_len", f.input_len}, {"output_len", f.output_len}, {"batch_size", f.batch},
-                     {"depth", f.depth},         {"repeats", f.repeats},       {"threads", runner.threads()},
+  report.settings = {{"input_len", f.input_len},
+                     {"output_len", f.output_len},
+                     {"batch_size", f.batch},
+                     {"depth", f.depth},
+                     {"repeats", f.repeats},
+                     {"threads", runner.threads()},
                      {"async_scheduling", f.look_ahead.value_or(looks_ahead(runner.memory()))}};
   const bool on_host = runner.memory().on_host();
   CeilingMeter meter(runner.threads());

@@ -195,8 +195,8 @@ void Engine::phase(StepPhase phase) const {
   if (options_.on_phase) options_.on_phase(phase);
 }
 
-// Begins to compute a step: one token per row of logits is drawn. Those of prompt rows are not used, but their
-// normalisers are.
+// Begins to compute a step: one token per row of logits is drawn. Those of prompt rows are not used, but
+// their normalisers are.
 void Engine::launch(StepPlan plan) {
   phase(StepPhase::kScheduled);
   const size_t n = plan.batch.logit_rows.size();
@@ -365,7 +365,7 @@ FinishReason Engine::reason_to_finish(const Sequence& s) const {
   const auto& stops = s.asked->stop_ids;
   if (std::find(stops.begin(), stops.end(), s.tokens.back()) != stops.end()) return FinishReason::kStop;
   return reaches_length(s, static_cast<int64_t>(s.tokens.size())) ? FinishReason::kLength
-                                                                   : FinishReason::kNone;
+                                                                  : FinishReason::kNone;
 }
 
 bool Engine::reaches_length(const Sequence& s, int64_t tokens) const {

@@ -291,8 +291,7 @@ void Scheduler::plan_forks(StepPlan& plan) const {
   }
 }
 
-StepPlan Scheduler::ahead(const StepPlan& before,
-                          const std::function<bool(const Sequence&)>& goes_on) const {
+StepPlan Scheduler::ahead(const StepPlan& before, const std::function<bool(const Sequence&)>& goes_on) const {
   const bool drafts = options_.drafter && options_.max_drafts > 0;
   if (!options_.look_ahead.value_or(false) || drafts || (!waiting_.empty() && !full_)) return {};
   if (prefixes_ && options_.wait_for_copies) prefixes_->wait();

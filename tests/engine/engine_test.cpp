@@ -101,7 +101,8 @@ TEST_F(EngineTest, SeveralAnswersAreThoseOfSeveralRequests) {
     for (PrefixTree* prefixes : {static_cast<PrefixTree*>(nullptr), &tree}) {
       Engine engine(
           *runner, prefixes,
-          {.scheduler = {.max_num_seqs = 3, .max_num_batched_tokens = 20, .look_ahead = prefixes != nullptr}});
+          {.scheduler = {
+               .max_num_seqs = 3, .max_num_batched_tokens = 20, .look_ahead = prefixes != nullptr}});
       Request r = request(45, 3, 9);
       r.n = 5;
       const RequestId id = engine.submit(r);

@@ -12,8 +12,8 @@ struct Samples {
   std::vector<float> log_norm;
 };
 
-Samples draw(Backend& backend, const Shared<float>& logits, const std::vector<SampleParams>& params, int vocab,
-             int lanes, const float* processed = nullptr) {
+Samples draw(Backend& backend, const Shared<float>& logits, const std::vector<SampleParams>& params,
+             int vocab, int lanes, const float* processed = nullptr) {
   Shared<SampleRow> rows;
   for (size_t i = 0; i < params.size(); ++i) {
     rows.push_back({.params = params[i],

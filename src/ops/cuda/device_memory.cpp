@@ -37,9 +37,7 @@ void DeviceMemory::wait(int64_t mark) {
   cuda_check(cudaEventSynchronize(events_[mark % std::ssize(events_)]), "cudaEventSynchronize");
 }
 
-void DeviceMemory::wait_for_stream() {
-  cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-}
+void DeviceMemory::wait_for_stream() { cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 std::byte* DeviceMemory::allocate(int64_t bytes) {
   ++generation_;
