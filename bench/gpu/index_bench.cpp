@@ -95,7 +95,7 @@ void index(Bench& bench) {
   Arena scratch(bench.backend().memory());
   const double scores = bench.microseconds(1, [&](int) {
     const Arena::Scope scope(scratch);
-    const PackedQuery packed = pack_index_query(query.data(), weight.data(), 8192, kHeads, scratch, stream);
+    const PackedQuery packed = pack_index_query(query.data(), weight.data(), 8192, scratch, stream);
     for (int first = 0; first < 8192; first += kAtOnce) {
       launch_index_scores({.query = query.data(),
                            .weight = weight.data(),
