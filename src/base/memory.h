@@ -1,6 +1,7 @@
 // Memory: where arrays live and how bytes get there; one implementation for the host, one per kind of device.
 // Calls take effect in the order they are made, and in the order of the stages of the backend whose memory it
-// is; only upload() and download() wait for them. Addresses of a device's memory mean nothing to the host.
+// is; only upload(), download() and wait() wait for them. Addresses of a device's memory mean nothing to the
+// host.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +40,15 @@ class Memory {
   // From and to the host. Both may be called from any thread; `host` can be used again when they return.
   virtual void upload(void* to, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const void* from, int64_t bytes) = 0;
+
+  // Memory of the host that stages and copies of this memory reach as well: what they write there is the
+  // host's to read after a wait().
+  virtual Memory& staging() { return *this; }
+  // Stands for everything enqueued before. wait(mark) returns when that is done; a failure of any of it is
+  // reported there.
+  virtual int64_t mark() { return 0; }
+  virtual void wait(int64_t /*mark*/) {}
+  void wait() { wait(mark()); }
 };
 
 Memory& host_memory();

@@ -29,7 +29,7 @@ void push(std::vector<Id>& heap, Id id) {
 }  // namespace
 
 Row::Row(const Row& other) : pool_(other.pool_), id_(other.id_) {
-  if (pool_) ++pool_->references_[id_];
+  if (pool_) pool_->count(id_, 1, 0);
 }
 Row::~Row() {
   if (pool_) pool_->release(id_);
@@ -51,6 +51,7 @@ CachePool::CachePool(CacheShape shape, CachePlan plan, int64_t rows, int64_t slo
       slot_memory_(memory, slots * plan_.slot_bytes()),
       zero_state_(memory, kKdaStateBytes),
       references_(rows, 0),
+      kept_(rows, 0),
       free_rows_(rows),
       free_slots_(slots) {
   std::iota(free_rows_.begin(), free_rows_.end(), 0);  // ascending: a heap
@@ -62,12 +63,21 @@ Row CachePool::take_row() {
   const RowId row = pop_lowest(free_rows_);
   if (row >= touched_rows_) poison(memory_, row_data(row), plan_.row_bytes());
   touched_rows_ = std::max(touched_rows_, row + 1);
-  references_[row] = 1;
+  count(row, 1, 0);
   return {this, row};
 }
 
+void CachePool::count(RowId row, int references, int kept) {
+  const auto alone = [&] { return references_[row] > 0 && kept_[row] == references_[row]; };
+  kept_rows_ -= alone();
+  references_[row] += references;
+  kept_[row] += kept;
+  kept_rows_ += alone();
+}
+
 void CachePool::release(RowId row) {
-  if (--references_[row] > 0) return;
+  count(row, -1, 0);
+  if (references_[row] > 0) return;
   poison(memory_, row_data(row), plan_.row_bytes());
   push(free_rows_, row);
 }

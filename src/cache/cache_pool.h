@@ -89,6 +89,12 @@ class CachePool {
   Slot take_slot();
 
   int64_t references(RowId row) const { return references_[row]; }
+  // A prefix tree says of one of its references to a row that it would give it up for room, or no longer has
+  // it.
+  void mark_kept(RowId row) { count(row, 0, 1); }
+  void unmark_kept(RowId row) { count(row, 0, -1); }
+  // Rows that nobody holds but trees.
+  int64_t kept_rows() const { return kept_rows_; }
   uint8_t* row_data(RowId row) { return row_memory_.data() + int64_t{row} * plan_.row_bytes(); }
   // One head's S before the first token, for every layer and head.
   const float* zero_state() const { return zero_state_.as<const float>(); }
@@ -100,6 +106,7 @@ class CachePool {
  private:
   friend class Row;
   friend class Slot;
+  void count(RowId row, int references, int kept);
   void release(RowId row);
   void release_slot(int slot);
 
@@ -110,6 +117,8 @@ class CachePool {
   PoolMemory row_memory_, slot_memory_;
   MemoryBlock zero_state_;
   std::vector<int32_t> references_;  // [rows]
+  std::vector<int32_t> kept_;        // [rows] those of them that trees hold
+  int64_t kept_rows_ = 0;            // with all of one or more references kept
   std::vector<RowId> free_rows_;     // heap, lowest id first
   std::vector<int> free_slots_;      // heap, lowest id first
   RowId touched_rows_ = 0;           // rows below have been taken at least once

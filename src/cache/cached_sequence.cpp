@@ -82,9 +82,10 @@ void CachedSequence::leave() {
 }
 
 void CachedSequence::keep(CheckpointReason reason, bool finished) {
-  check(cache_.length() <= static_cast<int64_t>(tokens_.size()),
+  const int64_t told = static_cast<int64_t>(tokens_.size()), length = std::min(cache_.length(), told);
+  check(cache_.length() <= told + (finished ? 0 : 1),
         "CachedSequence: a token was computed that append() was not told of");
-  const std::span<const int32_t> known = std::span(tokens_).first(cache_.length());
+  const std::span<const int32_t> known = std::span(tokens_).first(length);
   tree_->insert(scope_, known, cache_.rows(), finished);
   tree_->insert_checkpoint(scope_, known, cache_.checkpoint(), reason);
 }

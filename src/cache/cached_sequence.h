@@ -51,7 +51,8 @@ class CachedSequence {
   // are in use.
   bool make_room(int64_t count, int64_t undecided = 0);
 
-  // To be called after every step with accepted tokens alone in the cache: leaves checkpoints that are due.
+  // To be called after every step with accepted tokens in the cache, and at most one more, computed before it
+  // is known: leaves checkpoints that are due.
   void stepped();
   // To be called at the end (finished, cancelled, preempted): all tokens in the cache stay in the tree, with
   // the state at the last chunk start.

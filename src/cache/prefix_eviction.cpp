@@ -27,18 +27,18 @@ bool is_parents(const auto& node, size_t i) {
   return i == 0 && node.parent && !node.parent->rows.empty() && node.parent->rows.back() == node.rows[0];
 }
 
-// Nothing below the node is in the pool but what the node has itself.
+// Nothing below the node is in the pool but what the node has itself. Of all nodes below it, `holds` is set.
 bool lowest_in_pool(const auto& node) {
-  for (const auto& [symbol, child] : node.children) {
-    for (size_t i = 0; i < child->rows.size(); ++i) {
-      if (child->rows[i]->row && !is_parents(*child, i)) return false;
-    }
-    for (const auto& [position, kept] : child->checkpoints) {
-      if (all_in_pool(kept.rows)) return false;
-    }
-    if (!lowest_in_pool(*child)) return false;
+  return std::none_of(node.children.begin(), node.children.end(),
+                      [](const auto& child) { return child.second->holds; });
+}
+
+bool holds_of_its_own(const auto& node) {
+  for (size_t i = 0; i < node.rows.size(); ++i) {
+    if (node.rows[i]->row && !is_parents(node, i)) return true;
   }
-  return true;
+  return std::any_of(node.checkpoints.begin(), node.checkpoints.end(),
+                     [](const auto& at) { return all_in_pool(at.second.rows); });
 }
 
 }  // namespace
@@ -90,8 +90,13 @@ void PrefixTree::keep_share() {
 PrefixTree::Victim PrefixTree::cheapest() const {
   Victim best;
   const int64_t block = pool_.plan().block_tokens();
-  for_each([&](Node& node) {
-    if (!node.parent) return;
+  std::vector<Node*> nodes;  // parents before their children
+  for_each([&](Node& node) { nodes.push_back(&node); });
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
+    (*node)->holds = !lowest_in_pool(**node) || holds_of_its_own(**node);
+  for (Node* at : nodes) {
+    Node& node = *at;
+    if (!node.parent) continue;
     const int64_t end = hit_end(node);
     const bool lowest = lowest_in_pool(node);
     if (lowest) {  // no hit can use what stands after its last checkpoint: that goes first, oldest first
@@ -111,7 +116,7 @@ PrefixTree::Victim PrefixTree::cheapest() const {
       const double v = value(node, kept, rows);
       if (v < best.value) best = {.node = &node, .position = position, .value = v};
     }
-  });
+  }
   return best;
 }
 
@@ -123,14 +128,14 @@ void PrefixTree::drop(const Victim& victim) {
   if (victim.position >= 0) {
     Kept& kept = node->checkpoints.at(victim.position);
     if (!kept.rows.empty() && std::all_of(kept.rows.begin(), kept.rows.end(), copied)) {
-      for (const auto& r : kept.rows) r->row = Row();
+      for (const auto& r : kept.rows) r->hold(Row());
     } else {
       node->checkpoints.erase(victim.position);
     }
   } else {
     size_t i = node->rows_before(victim.cut, block);
     for (; i < node->rows.size() && (is_parents(*node, i) || copied(node->rows[i])); ++i) {
-      if (!is_parents(*node, i)) node->rows[i]->row = Row();
+      if (!is_parents(*node, i)) node->rows[i]->hold(Row());
     }
     if (i < node->rows.size()) {
       const int64_t cut = std::max(victim.cut, (node->start / block + static_cast<int64_t>(i)) * block);
@@ -165,15 +170,6 @@ bool PrefixTree::make_room(int64_t rows) {
     drop(victim);
   }
   return true;
-}
-
-int64_t PrefixTree::evictable_rows() const {
-  std::vector<int64_t> own(pool_.rows(), 0);
-  count_references(own);
-  int64_t rows = 0;
-  for (int64_t row = 0; row < pool_.rows(); ++row)
-    rows += own[row] > 0 && own[row] == pool_.references(static_cast<RowId>(row));
-  return rows;
 }
 
 void PrefixTree::copy_out(KeptRow& row) {
@@ -266,7 +262,7 @@ void PrefixTree::poll() {
     if (--fetch.coming > 0) continue;
     if (fetch.whole) {
       for (const auto& [kept, row] : fetch.rows) {
-        if (!kept->row) kept->row = row;
+        if (!kept->row) kept->hold(row);
       }
     }
     fetches_.erase(ticket);

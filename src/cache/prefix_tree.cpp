@@ -174,7 +174,7 @@ void PrefixTree::insert(const PrefixScope& scope, std::span<const int32_t> token
   std::map<int64_t, std::shared_ptr<KeptRow>> known;  // this sequence's rows that the tree keeps, by block
   const auto keep = [&](int64_t b) {
     std::shared_ptr<KeptRow>& row = known[b];
-    if (!row) row = std::make_shared<KeptRow>(rows[b]);
+    if (!row) row = std::make_shared<KeptRow>(pool_, rows[b]);
     return row;
   };
   const auto each_row = [&](const auto& visit) {
@@ -241,7 +241,7 @@ bool PrefixTree::insert_checkpoint(const PrefixScope& scope, std::span<const int
   if (!known || reason == CheckpointReason::kPrompt) kept.reason = reason;
   if (known && all_in_pool(kept.rows)) return true;
   kept.rows.clear();
-  for (Row& row : checkpoint.rows) kept.rows.push_back(std::make_shared<KeptRow>(std::move(row)));
+  for (Row& row : checkpoint.rows) kept.rows.push_back(std::make_shared<KeptRow>(pool_, std::move(row)));
   if (options_.debug) kept.checksum = checksum_of(pool_, kept.rows);
   if (reason == CheckpointReason::kTurn) {
     // The turn before, if this is all that went on from it.
@@ -319,7 +319,14 @@ void PrefixTree::check_integrity(std::vector<int64_t>& references) const {
             "prefix tree: a checkpoint has all its rows");
     }
   });
-  count_references(references);
+  std::vector<int64_t> own(pool_.rows(), 0);
+  count_references(own);
+  int64_t alone = 0;
+  for (int64_t row = 0; row < pool_.rows(); ++row) {
+    alone += own[row] > 0 && own[row] == pool_.references(static_cast<RowId>(row));
+    references[row] += own[row];
+  }
+  check(alone == evictable_rows(), "prefix tree: the pool knows which rows the tree alone holds");
   for (const auto& [ticket, fetch] : fetches_) {
     for (const auto& [kept, row] : fetch.rows) ++references[row.id()];
   }

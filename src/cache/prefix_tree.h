@@ -96,7 +96,7 @@ class PrefixTree {
   // free rows; false when it cannot, since all that is left is in use.
   bool make_room(int64_t rows);
   // Rows that make_room could free.
-  int64_t evictable_rows() const;
+  int64_t evictable_rows() const { return pool_.kept_rows(); }
   // Forgets everything (new weights, /reset_prefix_cache), or all versions of what an adapter left.
   void clear();
   void clear_adapter(const std::string& adapter);

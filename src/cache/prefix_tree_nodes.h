@@ -11,16 +11,26 @@ namespace perigee {
 // A row that the tree keeps: in the pool, as a copy in the store, or both. Two nodes that part inside a block
 // share it.
 struct PrefixTree::KeptRow {
-  explicit KeptRow(Row row) : row(std::move(row)) {}
+  KeptRow(CachePool& pool, Row row) : pool(pool) { hold(std::move(row)); }
   KeptRow(const KeptRow&) = delete;
-  ~KeptRow() { forget_copy(); }
+  ~KeptRow() {
+    hold(Row());
+    forget_copy();
+  }
+  // In place of the row that it has; empty: none.
+  void hold(Row other) {
+    if (row) pool.unmark_kept(row.id());
+    row = std::move(other);
+    if (row) pool.mark_kept(row.id());
+  }
   void forget_copy() {
     if (copy) store->drop(std::exchange(copy, 0));
   }
   bool in_store() const { return copy != 0 && store->stored(copy); }
   bool available() const { return row || in_store(); }
 
-  Row row;  // empty: not in the pool
+  CachePool& pool;
+  Row row;  // empty: not in the pool; to be changed by hold() alone
   RowStore* store = nullptr;
   RowStore::Key copy = 0;  // 0: none
 };
@@ -41,6 +51,7 @@ struct PrefixTree::Node {
   std::map<int64_t, Kept> checkpoints;                // by position, in (start, end]
   std::map<int64_t, std::unique_ptr<Node>> children;  // by first symbol
   int64_t last_used = 0;
+  bool holds = false;  // something of it or below it is in the pool: as PrefixTree::cheapest found it
 
   int64_t end() const { return start + static_cast<int64_t>(symbols.size()); }
   // How many of the rows stay when positions from `cut` on go.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "cache/checksum.h"
@@ -23,6 +24,12 @@ RowStore::RowStore(CachePool& pool, const RowStoreOptions& options)
       free_file_(file_slots_),
       held_(pool.rows(), 0),
       buffer_(row_bytes_) {
+  for (const auto& [tier, bytes] : {std::pair("host memory", options.memory_bytes),
+                                    std::pair("a file", options.file.empty() ? 0 : options.file_bytes)}) {
+    if (bytes > 0 && bytes < row_bytes_)
+      fail(ErrorCode::kUsage, "{} bytes of {} hold no row of the cache, which has {}; give at least as many",
+           bytes, tier, row_bytes_);
+  }
   if (file_slots_ > 0) {
     file_ = open(options.file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file_ < 0) {

@@ -27,7 +27,7 @@ class RowStore {
  public:
   using Key = int64_t;  // of a stored row; 0: none
 
-  // Throws Error{kBadFile} when the file cannot be made.
+  // Throws Error{kBadFile} when the file cannot be made, and Error{kUsage} for a tier too small for a row.
   RowStore(CachePool& pool, const RowStoreOptions& options);
   ~RowStore();
   RowStore(const RowStore&) = delete;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cache/break_reuse.h"
 #include "cache/poison.h"
 
 namespace perigee {
@@ -57,6 +58,7 @@ SequenceCache::SequenceCache(CachePool& pool, std::vector<Row> rows, const Check
   state_has_conv_inputs_ = true;
   take_slot();
   copy_conv_inputs(position, ConvInputs::kRestore);
+  if (reuse_broken()) state_.clear();
 }
 
 SequenceCache SequenceCache::fork() const {

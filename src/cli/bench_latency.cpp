@@ -10,6 +10,7 @@
 #include "cli/bench.h"
 #include "cli/bench_report.h"
 #include "cli/dummy_context.h"
+#include "cli/engine_flags.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/validators.h"
@@ -25,6 +26,7 @@ struct Flags {
   ModelFlags model;
   int input_len = 256, output_len = 64, batch = 1, repeats = 3;
   int64_t depth = 0;
+  std::optional<bool> look_ahead;
   std::string out;
   bool json = false;
 };
@@ -68,21 +70,30 @@ class BatchRun {
       step(batch, count, last ? 1 : 0, steps);
       done += count;
     }
+    runner_.memory().wait();
     return seconds_since(start);
   }
 
-  // Seconds of the answers, sampling included.
+  // Seconds of the answers, sampling included; looking ahead as the engine does.
   double decode(Steps* steps) {
+    const bool look_ahead = f_.look_ahead.value_or(looks_ahead(runner_.memory()));
     const std::vector<SampleParams> params(f_.batch, SampleParams{.temperature = 0});
     const auto start = Clock::now();
     for (int i = 0; i < f_.output_len; ++i) {
       std::vector<int64_t> positions;
       for (const SequenceCache& c : caches_) positions.push_back(c.length());
-      const auto tokens = runner_.sample(params, positions);
+      runner_.draw(params, positions);
+      Runner::Outcome drawn;
+      if (!look_ahead) drawn = runner_.collect();
       Batch batch;
-      for (int b = 0; b < f_.batch; ++b) batch.add(caches_[b], std::span(&tokens[b].token, 1), 0, 1);
+      for (int b = 0; b < f_.batch; ++b) {
+        const int32_t token = look_ahead ? drawn_token(b) : drawn.sampled[b].token;
+        batch.add(caches_[b], std::span(&token, 1), look_ahead ? 1 : 0, 1);
+      }
       step(batch, 1, 1, steps);
+      if (look_ahead) drawn = runner_.collect();
     }
+    runner_.memory().wait();
     return seconds_since(start);
   }
 
@@ -178,8 +189,13 @@ int run_latency(const Flags& f) {
   check_writable(f.out);
   Runner runner = f.model.load();
   BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
-  report.settings = {{"input_len", f.input_len}, {"output_len", f.output_len}, {"batch_size", f.batch},
-                     {"depth", f.depth},         {"repeats", f.repeats},       {"threads", runner.threads()}};
+  report.settings = {{"input_len", f.input_len},
+                     {"output_len", f.output_len},
+                     {"batch_size", f.batch},
+                     {"depth", f.depth},
+                     {"repeats", f.repeats},
+                     {"threads", runner.threads()},
+                     {"async_scheduling", f.look_ahead.value_or(looks_ahead(runner.memory()))}};
   const bool on_host = runner.memory().on_host();
   CeilingMeter meter(runner.threads());
   if (on_host) meter.measure();
@@ -225,6 +241,7 @@ void add_bench_latency(CLI::App& bench, Action& run) {
       ->transform(whole_number(0, 1 << 24));
   sub->add_option("--repeats", flags->repeats, "timed runs; the median counts")
       ->transform(whole_number(1, 1000));
+  add_look_ahead(*sub, flags->look_ahead);
   sub->add_option("--out", flags->out, "also write the JSON to this file")->check(not_empty());
   sub->add_flag("--json", flags->json, "one JSON object on stdout");
   sub->callback([flags, &run] { run = [flags] { return run_latency(*flags); }; });

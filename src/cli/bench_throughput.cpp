@@ -84,9 +84,9 @@ class StepTimes {
     const double ms = std::chrono::duration<double, std::milli>(now - last_).count();
     last_ = now;
     if (phase == StepPhase::kScheduled || phase == StepPhase::kDone) overhead_ += ms;
-    if (phase == StepPhase::kComputed) model_ = ms;
+    if (phase == StepPhase::kComputed) model_ += ms;
     if (phase == StepPhase::kDone) {
-      steps.push_back(model_ + overhead_);
+      steps.push_back(std::exchange(model_, 0) + overhead_);
       overheads.push_back(std::exchange(overhead_, 0));
     }
   }
@@ -100,6 +100,7 @@ class StepTimes {
 struct Result {
   double seconds = 0, occupancy = 0, rows_used = 0;
   int64_t output_tokens = 0, prompt_tokens = 0, cached_tokens = 0, reusable_tokens = 0, preemptions = 0;
+  int64_t steps_ahead = 0, dropped_tokens = 0;
   StepTimes times;
   std::vector<Request> requests;  // as they were submitted
 };
@@ -139,7 +140,10 @@ Result run_workload(const Flags& f, EngineRun& run, StepTimes& times) {
   }
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   result.reusable_tokens = workload.reusable();
-  result.preemptions = engine.stats().preemptions;
+  const Engine::Stats stats = engine.stats();
+  result.preemptions = stats.preemptions;
+  result.steps_ahead = stats.steps_ahead;
+  result.dropped_tokens = stats.dropped_tokens;
   result.occupancy = running / static_cast<double>(steps) / f.engine.scheduler.max_num_seqs;
   result.rows_used = rows / static_cast<double>(steps);
   result.times = times;
@@ -183,7 +187,8 @@ int run_throughput(Flags f) {
                      {"output_len", f.output_len},
                      {"max_num_seqs", f.engine.scheduler.max_num_seqs},
                      {"max_num_batched_tokens", run.scheduler().max_num_batched_tokens},
-                     {"prefix_caching", f.engine.prefix_caching}};
+                     {"prefix_caching", f.engine.prefix_caching},
+                     {"async_scheduling", run.scheduler().look_ahead.value_or(false)}};
   const Result r = run_workload(f, run, times);
   const double rate = static_cast<double>(r.output_tokens) / r.seconds;
   report.add({.name = "output_tokens_per_s",
@@ -216,7 +221,9 @@ int run_throughput(Flags f) {
   report.add({.name = "engine_overhead_us_p50",
               .value = 1000 * quantile(r.times.overheads, 0.5),
               .unit = "us",
-              .details = {{"p99", 1000 * quantile(r.times.overheads, 0.99)}}});
+              .details = {{"p99", 1000 * quantile(r.times.overheads, 0.99)},
+                          {"steps_ahead", r.steps_ahead},
+                          {"dropped_tokens", r.dropped_tokens}}});
   report.add({.name = "occupancy",
               .value = r.occupancy,
               .unit = "share",

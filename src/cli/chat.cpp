@@ -168,7 +168,7 @@ struct Conversation {
 
 int run_chat(const Flags& f) {
   const ChatModel chat(f.model.model);
-  Runner runner = f.model.load();
+  Runner runner = f.model.load(1);
   chat.check_fits(runner.config());
   Conversation conversation{.flags = f,
                             .runner = runner,

@@ -152,7 +152,7 @@ class SuiteRun {
 int run_eval(const Flags& f) {
   std::vector<EvalSuite> suites = load_suites(f.model.model, f.suites);
   const ChatModel chat(f.model.model);
-  Runner runner = f.model.load();
+  Runner runner = f.model.load(f.concurrency);
   chat.check_fits(runner.config());
   if (f.index == "random" && !runner.config().dsa)
     fail(ErrorCode::kUsage, "--index random: {} has no DSA indexer to replace", f.model.model);

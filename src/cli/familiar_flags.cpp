@@ -116,6 +116,8 @@ void FamiliarFlags::add_to(CLI::App& app) {
   accept(app, "--tokenizer-mode", "the tokenizer is native code", only({"auto", "slow"}, "give auto"));
   accept(app, "--quantization,-q", "the model folder says how its weights are stored", anything());
   accept(app, "--swap-space", "sequences without room are computed again, not swapped", number(0, 1e6));
+  accept(app, "--kv-offloading-backend", "tiers are the engine's own",
+         only({"native"}, "tiers are the engine's own; leave it out"));
   accept(app, "--cpu-offload-gb", "the weights are in this machine's memory anyway", number(0, 1e6));
   accept(app, "--n-gpu-layers,--gpu-layers", "all layers are computed on one device", anything());
   accept(app, "--ubatch-size", "--max-num-batched-tokens says what one step computes", whole_number(1));

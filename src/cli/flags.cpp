@@ -64,7 +64,7 @@ void ModelFlags::add_to(CLI::App& app) {
   numerics.add_to(app);
 }
 
-Runner ModelFlags::load(int step_tokens) const {
+Runner ModelFlags::load(int64_t sequences, int step_tokens) const {
   ModelConfig config = load_config(model, parse_config_overrides(override_config));
   const LoadFormat format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   if (format == LoadFormat::kAuto && !std::filesystem::is_directory(model)) {
@@ -84,7 +84,8 @@ Runner ModelFlags::load(int step_tokens) const {
                  .cache_rows = cache_rows,
                  .cuda_graphs = !enforce_eager,
                  .gpu_memory_utilization = gpu_memory_utilization,
-                 .step_tokens = step_tokens});
+                 .step_tokens = step_tokens,
+                 .sequences = sequences});
 }
 
 void SamplingFlags::add_to(CLI::App& app) {

@@ -31,8 +31,8 @@ struct ModelFlags {
   bool debug_cache = false;
 
   void add_to(CLI::App& app);
-  // `step_tokens`: of the largest step, if not the default.
-  Runner load(int step_tokens = 0) const;
+  // With a cache for so many sequences at once; `step_tokens`: of the largest step, if not the default.
+  Runner load(int64_t sequences = RunnerOptions().sequences, int step_tokens = 0) const;
 };
 
 struct SamplingFlags {

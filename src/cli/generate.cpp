@@ -88,7 +88,7 @@ int run_generate(const Flags& f) {
   if (!chat && !(f.system.empty() && f.tools.empty() && f.sampling.stop.empty()))
     fail(ErrorCode::kUsage, "--system, --tools and --stop speak of text, and {} has no tokenizer",
          f.model.model);
-  Runner runner = f.model.load();
+  Runner runner = f.model.load(1);
   if (chat) chat->check_fits(runner.config());
   boost::json::array messages;
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});

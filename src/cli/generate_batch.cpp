@@ -24,25 +24,27 @@ void BatchFlags::add_to(CLI::App& app) {
   group(
       app.add_option("--out", answers, "the file of answers; one from a run that was killed is gone on with")
           ->check(not_empty()));
-  group(app.add_option("--max-num-seqs", max_num_seqs, "answers computed at once")
+  group(app.add_option("--max-num-seqs", engine.scheduler.max_num_seqs, "answers computed at once")
             ->transform(whole_number(1, 256)));
-  group(app.add_option("--max-num-batched-tokens", max_num_batched_tokens,
+  group(app.add_option("--max-num-batched-tokens", engine.scheduler.max_num_batched_tokens,
                        "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
             ->transform(whole_number(16, 1 << 20)));
+  engine.add_common_to(app);
   served.add_to(app);
 }
 
-int generate_batch(const ModelFlags& model_flags, const BatchFlags& flags) {
+int generate_batch(const ModelFlags& model_flags, BatchFlags flags) {
   if (flags.answers.empty()) fail(ErrorCode::kUsage, "--batch without --out; name the file for the answers");
   const ChatModel chat(model_flags.model);
-  Runner runner = model_flags.load(flags.max_num_batched_tokens);
+  SchedulerOptions& scheduler = flags.engine.scheduler;
+  Recording recording(flags.engine);
+  const PrefixCacheOptions prefixes = flags.engine.prefix_cache(model_flags);
+  Runner runner = model_flags.load(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
   chat.check_fits(runner.config());
   const serve::ServedModel model = flags.served.make(model_flags, chat, runner);
-  EngineOptions options;
-  options.scheduler.max_num_seqs = flags.max_num_seqs;
-  options.scheduler.max_num_batched_tokens =
-      batched_tokens(flags.max_num_batched_tokens, runner.memory(), flags.max_num_seqs);
-  serve::EngineThread engine(runner, {.debug = model_flags.debug_cache}, true, options);
+  flags.engine.settle(runner.memory());
+  serve::EngineThread engine(
+      runner, prefixes, {.scheduler = scheduler, .log = recording.start(model_flags, flags.engine, runner)});
   serve::Api api(model, engine, {.max_requests = std::numeric_limits<int64_t>::max(), .access_log = false});
   std::optional<Progress> progress;
   int64_t shown = 0;
@@ -51,12 +53,12 @@ int generate_batch(const ModelFlags& model_flags, const BatchFlags& flags) {
     progress->advance(done - shown);
     shown = done;
   };
-  const serve::OfflineBatchReport report =
-      serve::run_offline_batch(api, {.requests = flags.requests,
-                                     .answers = flags.answers,
-                                     .fingerprint = serve::fingerprint(model.numerics),
-                                     .in_flight = 2 * flags.max_num_seqs,  // the next ones wait, tokenised
-                                     .on_progress = show});
+  const serve::OfflineBatchReport report = serve::run_offline_batch(
+      api, {.requests = flags.requests,
+            .answers = flags.answers,
+            .fingerprint = serve::fingerprint(model.numerics),
+            .in_flight = 2 * scheduler.max_num_seqs,  // the next ones wait, tokenised
+            .on_progress = show});
   engine.stop();
   api.stop();
   progress.reset();

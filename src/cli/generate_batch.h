@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "cli/engine_flags.h"
 #include "cli/flags.h"
 #include "cli/served_model.h"
 
@@ -12,11 +13,11 @@ namespace perigee::cli {
 struct BatchFlags {
   std::string requests, answers;
   ServedModelFlags served;
-  int max_num_seqs = 16, max_num_batched_tokens = 0;  // of tokens 0: as suits the device
+  EngineFlags engine;
 
   void add_to(CLI::App& app);
 };
 
-int generate_batch(const ModelFlags& model, const BatchFlags& flags);
+int generate_batch(const ModelFlags& model, BatchFlags flags);
 
 }  // namespace perigee::cli

@@ -13,6 +13,8 @@
 #include "cli/engine_flags.h"
 #include "cli/json.h"
 #include "cli/validators.h"
+#include "serve/structured_output.h"
+#include "text/tokenizer.h"
 
 namespace perigee::cli {
 
@@ -38,16 +40,25 @@ int run_replay(const Flags& f) {
   if (!f.model.empty()) header["model"] = f.model;
   Progress progress("replay", count_steps(f.log), 1, "steps");
   std::optional<EngineRun> run;
-  const ReplayReport report = replay(
-      in, f.log, header,
-      [&](EventLog& log) -> Engine& {
-        try {
-          return run.emplace(header, f.log, f.threads, log).engine();
-        } catch (const Error& e) {  // the header's fault, not a flag's
-          fail(ErrorCode::kBadFile, "{}: {}", f.log, e.what());
-        }
-      },
-      [&](const ReplayReport&) { progress.advance(1); });
+  std::shared_ptr<const TokenTree> tokens;  // made when the first constraint is read
+  const ReplayReport report =
+      replay(in, f.log, header,
+             {.make_engine = [&](EventLog& log) -> Engine& {
+                try {
+                  return run.emplace(header, f.log, f.threads, log).engine();
+                } catch (const Error& e) {  // the header's fault, not a flag's
+                  fail(ErrorCode::kBadFile, "{}: {}", f.log, e.what());
+                }
+              },
+              .read_constraint =
+                  [&](const boost::json::object& record) {
+                    if (!tokens) {
+                      const std::string folder(header.at("model").as_string());
+                      tokens = std::make_shared<TokenTree>(Tokenizer::load(folder).vocabulary());
+                    }
+                    return serve::read_constraint(record, tokens);
+                  },
+              .on_step = [&](const ReplayReport&) { progress.advance(1); }});
   const bool same = report.difference.empty();
   if (f.json) {
     fmt::print("{}\n", json_text(boost::json::object{{"requests", report.requests},

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/engine_flags.h"
 #include "cli/familiar_flags.h"
 #include "cli/flags.h"
 #include "cli/served_model.h"
@@ -28,9 +29,9 @@ struct Flags {
   ServedModelFlags served;
   std::string allowed_origins, metrics_compat = "none", config, log_level = "info";
   FamiliarFlags familiar;
-  int max_num_seqs = 64, shutdown_timeout = 30;
-  int max_num_batched_tokens = 0;  // 0: as suits the device
-  bool prefix_caching = true, no_prefix_caching = false, no_access_log = false;
+  EngineFlags engine = {.scheduler = {.max_num_seqs = 64, .max_num_batched_tokens = 0}};
+  int shutdown_timeout = 30;
+  bool no_access_log = false;
 };
 
 // vLLM's form: a JSON list of strings.
@@ -84,16 +85,16 @@ int run_serve(Flags& f) {
   f.http.log = [&](const serve::HttpExchange& exchange) { api_pointer->log(exchange); };
   serve::HttpServer server(f.http);
 
-  Runner runner = f.model.load(f.max_num_batched_tokens);
+  Recording recording(f.engine);
+  const PrefixCacheOptions prefixes = f.engine.prefix_cache(f.model);
+  SchedulerOptions& scheduler = f.engine.scheduler;
+  Runner runner = f.model.load(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
   if (runner.memory().on_host()) f.familiar.report_on_cpu();
   chat.check_fits(runner.config());
-  EngineOptions options;
-  options.scheduler.max_num_seqs = f.max_num_seqs;
-  options.scheduler.max_num_batched_tokens =
-      batched_tokens(f.max_num_batched_tokens, runner.memory(), f.max_num_seqs);
+  f.engine.settle(runner.memory());
   const serve::ServedModel model = f.served.make(f.model, chat, runner);
-  serve::EngineThread engine(runner, {.debug = f.model.debug_cache}, f.prefix_caching && !f.no_prefix_caching,
-                             options);
+  serve::EngineThread engine(runner, prefixes,
+                             {.scheduler = scheduler, .log = recording.start(f.model, f.engine, runner)});
   serve::Api api(model, engine, f.api);
   api.connections = [&server] { return server.connections(); };
   api_pointer = &api;
@@ -155,14 +156,16 @@ void add_flags(CLI::App& app, Flags& f) {
   in("API", app.add_option("--seed", f.served.seed, "of requests without one; each draws its own when absent")
                 ->transform(whole_number(0)));
   const char* kEngine = "Engine";
-  in(kEngine, app.add_option("--max-num-seqs,--parallel", f.max_num_seqs, "answers computed at once")
-                  ->transform(whole_number(1, 256)));
-  in(kEngine, app.add_option("--max-num-batched-tokens,-b,--batch-size", f.max_num_batched_tokens,
-                             "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
-                  ->transform(token_count(16, 1 << 20)));
-  in(kEngine, app.add_flag("--enable-prefix-caching", f.prefix_caching,
-                           "reuse the prefixes of earlier prompts (the default)"));
-  in(kEngine, app.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt whole"));
+  in(kEngine,
+     app.add_option("--max-num-seqs,--parallel", f.engine.scheduler.max_num_seqs, "answers computed at once")
+         ->transform(whole_number(1, 256)));
+  in(kEngine,
+     app.add_option("--max-num-batched-tokens,-b,--batch-size", f.engine.scheduler.max_num_batched_tokens,
+                    "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")
+         ->transform(token_count(16, 1 << 20)));
+  in(kEngine, app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", f.engine.prefix_caching,
+                           "reuse the prefixes of earlier prompts (on)"));
+  f.engine.add_common_to(app);
   f.familiar.add_to(app);
 }
 

@@ -41,6 +41,11 @@ void ServedModelFlags::add_to(CLI::App& app) {
       ->transform(token_count(2, 1 << 30, {"auto", "-1", "0"}))
       ->default_str("the model's")
       ->group("API");
+  app.add_option(
+         "--logprobs-mode", logprobs_mode,
+         "of answers' tokens: the model's own, or those drawn from (after penalties, temperature, cuts)")
+      ->check(CLI::IsMember({"raw_logprobs", "processed_logprobs"}))
+      ->group("API");
   app.add_option("--default-chat-template-kwargs", chat_kwargs,
                  "JSON object: thinking, thinking_effort where a request has none")
       ->group("API");
@@ -60,6 +65,7 @@ serve::ServedModel ServedModelFlags::make(const ModelFlags& flags, const ChatMod
                            .created = std::time(nullptr),
                            .defaults = SamplingFlags{}.params(flags.model),
                            .seed = seed,
+                           .processed_logprobs = logprobs_mode == "processed_logprobs",
                            .chat_defaults = read_object("--default-chat-template-kwargs", chat_kwargs),
                            .numerics = runner.numerics(),
                            .version = PERIGEE_VERSION};

@@ -14,7 +14,7 @@ namespace perigee::cli {
 
 struct ServedModelFlags {
   std::vector<std::string> names;
-  std::string chat_kwargs;
+  std::string chat_kwargs, logprobs_mode = "raw_logprobs";
   int64_t max_model_len = 0;
   std::optional<uint64_t> seed = std::nullopt;  // --seed of serve alone: generate's is of its prompt
 

@@ -20,8 +20,9 @@ void check_range(const char* field, T value, bool ok, const char* allowed) {
   if (!ok) fail(ErrorCode::kBadRequest, "{} {} must be {}", field, value, allowed);
 }
 
-SchedulerOptions scheduler_options(const EngineOptions& options) {
+SchedulerOptions scheduler_options(const EngineOptions& options, Runner& runner) {
   SchedulerOptions out = options.scheduler;
+  if (!out.look_ahead) out.look_ahead = looks_ahead(runner.memory());
   // A recorded step must not depend on how fast rows are copied.
   out.wait_for_copies |= options.log != nullptr;
   return out;
@@ -52,11 +53,13 @@ const char* to_string(FinishReason reason) {
   return "";
 }
 
+void print_fault(const std::string& fault) { fmt::print(stderr, "{}\n", fault); }
+
 Engine::Engine(Runner& runner, PrefixTree* prefixes, EngineOptions options)
     : runner_(runner),
       prefixes_(prefixes),
       options_(std::move(options)),
-      scheduler_(runner.pool(), prefixes, scheduler_options(options_)) {}
+      scheduler_(runner.pool(), prefixes, scheduler_options(options_, runner)) {}
 
 Engine::~Engine() = default;
 
@@ -131,6 +134,13 @@ void Engine::cancel(RequestId request, int branch) {
   }
 }
 
+bool Engine::reset_prefix_cache() {
+  if (!idle()) return false;
+  if (options_.log) options_.log->reset_prefix_cache();
+  if (prefixes_) prefixes_->clear();
+  return true;
+}
+
 std::vector<Event> Engine::take_events() { return std::exchange(events_, {}); }
 
 std::optional<Engine::Progress> Engine::progress(RequestId request) const {
@@ -156,20 +166,23 @@ Engine::Stats Engine::stats() const {
 
 bool Engine::step() {
   if (scheduler_.idle()) return false;
-  const auto phase = [&](StepPhase p) {
-    if (options_.on_phase) options_.on_phase(p);
-  };
   phase(StepPhase::kStart);
   try {
-    const StepPlan plan = scheduler_.next();
-    phase(StepPhase::kScheduled);
-    runner_.compute(plan.batch);
-    const Sampled sampled = sample(plan);
+    if (under_way_.empty()) launch(scheduler_.next());
+    if (StepPlan ahead = plan_ahead(); !ahead.empty()) {
+      launch(std::move(ahead));
+      ++stats_.steps_ahead;
+    }
+    const StepPlan plan = std::move(under_way_.front());
+    under_way_.pop_front();
+    const Outcome outcome = runner_.collect();
     phase(StepPhase::kComputed);
     if (prefixes_) prefixes_->poll();
     ++stats_.steps;
-    if (options_.log) options_.log->step(plan, runner_.logits());
-    for (const ScheduledRows& rows : plan.rows) finish_rows(rows, sampled);
+    if (options_.log) options_.log->step(plan, outcome.logits);
+    for (const ScheduledRows& rows : plan.rows) {
+      if (rows.sequence) finish_rows(rows, outcome);
+    }
     if (prefixes_ && (scheduler_.idle() || prefixes_->options().debug)) check_cache();
   } catch (const Error& e) {
     fail_all(e.what());
@@ -178,8 +191,14 @@ bool Engine::step() {
   return true;
 }
 
-// One token per row of logits; those of prompt rows are not used, but their normalisers are.
-Engine::Sampled Engine::sample(const StepPlan& plan) {
+void Engine::phase(StepPhase phase) const {
+  if (options_.on_phase) options_.on_phase(phase);
+}
+
+// Begins to compute a step: one token per row of logits is drawn. Those of prompt rows are not used, but
+// their normalisers are.
+void Engine::launch(StepPlan plan) {
+  phase(StepPhase::kScheduled);
   const size_t n = plan.batch.logit_rows.size();
   std::vector<SampleParams> params(n, SampleParams{.temperature = 0});
   std::vector<int64_t> positions(n, 0);
@@ -189,10 +208,11 @@ Engine::Sampled Engine::sample(const StepPlan& plan) {
     if (!rows.samples) continue;
     const Sequence& s = *rows.sequence;
     const int drafts = static_cast<int>(rows.drafts.size());
+    const int64_t next = rows.start + rows.tokens - drafts;
     for (int i = 0; i <= drafts; ++i) {
       const int at = rows.first_logit + rows.logits - 1 - drafts + i;
       params[at] = params_of(*s.asked, s.branch);
-      positions[at] = static_cast<int64_t>(s.tokens.size()) + i;
+      positions[at] = next + i;
       processors[at] = &s.processor;
       if (i > 0 && s.processor.active()) {
         after_drafts.push_back(i > 1 ? *processors[at - 1] : s.processor);
@@ -203,26 +223,45 @@ Engine::Sampled Engine::sample(const StepPlan& plan) {
     for (int f = 0; f < rows.forks; ++f) {
       const int at = rows.first_fork_logit + f;
       params[at] = params_of(*s.asked, s.siblings[f]);
-      positions[at] = static_cast<int64_t>(s.tokens.size());
+      positions[at] = next;
       processors[at] = &s.processor;
     }
   }
-  return n ? runner_.sample(params, positions, processors) : Sampled{};
+  runner_.compute(plan.batch);
+  runner_.draw(params, positions, processors, wants_logits(plan));
+  under_way_.push_back(std::move(plan));
+  phase(StepPhase::kComputed);
 }
 
-void Engine::finish_rows(const ScheduledRows& rows, const Sampled& sampled) {
+// Whether more than the drawn tokens' own log-probabilities is asked for.
+bool Engine::wants_logits(const StepPlan& plan) const {
+  return options_.log || std::any_of(plan.rows.begin(), plan.rows.end(), [](const ScheduledRows& rows) {
+           const Sequence& s = *rows.sequence;
+           return rows.logits > 0 &&
+                  (s.scores_prompt() || s.asked->top_logprobs > 0 || s.asked->processed_logprobs);
+         });
+}
+
+// The step after the one under way, if it can be told without that one's tokens.
+StepPlan Engine::plan_ahead() const {
+  return scheduler_.ahead(under_way_.front(), [&](const Sequence& s) {
+    return !reaches_length(s, static_cast<int64_t>(s.tokens.size()) + 1);
+  });
+}
+
+void Engine::finish_rows(const ScheduledRows& rows, const Outcome& outcome) {
   Sequence& s = *rows.sequence;
   if (rows.start < s.prompt_tokens()) stats_.prompt_tokens += rows.tokens;
   if (rows.drafts.empty()) s.cached->stepped();
-  if (s.scores_prompt()) report_prompt(rows, sampled);
+  if (s.scores_prompt()) report_prompt(rows, outcome);
   if (!rows.samples) return;
   std::vector<Sequence*> forks = fork(rows);
   for (size_t f = 0; f < forks.size(); ++f)
-    append(*forks[f], {}, rows.first_fork_logit + static_cast<int>(f), sampled);
-  append(s, rows.drafts, rows.first_logit + rows.logits - 1 - static_cast<int>(rows.drafts.size()), sampled);
+    append(*forks[f], {}, rows.first_fork_logit + static_cast<int>(f), outcome);
+  append(s, rows.drafts, rows.first_logit + rows.logits - 1 - static_cast<int>(rows.drafts.size()), outcome);
 }
 
-void Engine::report_prompt(const ScheduledRows& rows, const Sampled& sampled) {
+void Engine::report_prompt(const ScheduledRows& rows, const Outcome& outcome) {
   Sequence& s = *rows.sequence;
   Event event{.request = s.request, .branch = s.branch, .cached_tokens = s.cached_tokens};
   for (int i = 0; i < rows.logits; ++i) {
@@ -230,7 +269,7 @@ void Engine::report_prompt(const ScheduledRows& rows, const Sampled& sampled) {
         rows.start + rows.tokens - rows.logits + i + 1;  // of the token that row i foretells
     if (position != s.scored || position >= s.prompt_tokens()) continue;
     const int at = rows.first_logit + i;
-    event.prompt_tokens.push_back(describe(s, at, s.tokens[position], sampled[at], s.asked->prompt_logprobs));
+    event.prompt_tokens.push_back(raw(at, s.tokens[position], s.asked->prompt_logprobs, outcome));
     ++s.scored;
   }
   if (!event.prompt_tokens.empty()) events_.push_back(std::move(event));
@@ -261,21 +300,21 @@ std::vector<Sequence*> Engine::fork(const ScheduledRows& rows) {
 }
 
 // Takes over what was sampled: one token, and one more for every draft that equals it.
-void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logit, const Sampled& sampled) {
+void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logit, const Outcome& outcome) {
   Event event{.request = s.request, .branch = s.branch, .cached_tokens = s.cached_tokens};
   const int64_t start = static_cast<int64_t>(s.tokens.size()) - 1;
   std::string error;
   FinishReason reason = FinishReason::kNone;
   for (size_t i = 0; i <= drafts.size(); ++i) {
     const int at = first_logit + static_cast<int>(i);
-    const Runner::Sampled& got = sampled[at];
+    const Runner::Sampled& got = outcome.sampled[at];
     if (std::isnan(got.log_norm)) {
       reason = FinishReason::kError;
       error = fmt::format("the logits at position {} are not numbers; the model or its weights are damaged",
                           s.tokens.size() - 1);
       break;
     }
-    event.tokens.push_back(describe(s, at, got.token, got, s.asked->top_logprobs));
+    event.tokens.push_back(describe(s, at, outcome));
     s.tokens.push_back(got.token);
     s.cached->append(got.token);
     s.processor.accept(got.token);
@@ -297,27 +336,61 @@ void Engine::append(Sequence& s, std::span<const int32_t> drafts, int first_logi
   if (reason != FinishReason::kNone) finish(s, reason, error);
 }
 
-GeneratedToken Engine::describe(const Sequence& s, int logit, int32_t token, const Runner::Sampled& sampled,
-                                int alternatives) const {
+std::span<const float> Engine::logits_row(int logit, const Outcome& outcome) const {
   const size_t vocab = runner_.config().vocab_size;
-  const std::span<const float> row = runner_.logits().subspan(logit * vocab, vocab);
-  if (s.asked->processed_logprobs) {
-    const std::vector<float> logprobs =
-        processed_logprobs(row, s.processor, params_of(*s.asked, s.branch), runner_.lanes());
-    return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, alternatives)};
-  }
+  return outcome.logits.subspan(logit * vocab, vocab);
+}
+
+// Log-probabilities of the model's own distribution. Without the logits `token` is the one that was drawn.
+GeneratedToken Engine::raw(int logit, int32_t token, int alternatives, const Outcome& outcome) const {
+  const Runner::Sampled& sampled = outcome.sampled[logit];
+  if (outcome.logits.empty()) return {.id = token, .logprob = sampled.logprob};
+  const std::span<const float> row = logits_row(logit, outcome);
   return {.id = token,
           .logprob = row[token] - sampled.log_norm,
           .top = top_logprobs(row, sampled.log_norm, alternatives)};
 }
 
+// A token of an answer, as its request wants it.
+GeneratedToken Engine::describe(const Sequence& s, int logit, const Outcome& outcome) const {
+  const Request& asked = *s.asked;
+  const int32_t token = outcome.sampled[logit].token;
+  if (!asked.processed_logprobs) return raw(logit, token, asked.top_logprobs, outcome);
+  const std::vector<float> logprobs = processed_logprobs(logits_row(logit, outcome), s.processor,
+                                                         params_of(asked, s.branch), runner_.lanes());
+  return {.id = token, .logprob = logprobs[token], .top = top_logprobs(logprobs, 0, asked.top_logprobs)};
+}
+
 FinishReason Engine::reason_to_finish(const Sequence& s) const {
   const auto& stops = s.asked->stop_ids;
-  const int64_t limit = runner_.config().max_position_embeddings;
   if (std::find(stops.begin(), stops.end(), s.tokens.back()) != stops.end()) return FinishReason::kStop;
-  if (s.answer_tokens() >= s.asked->max_tokens) return FinishReason::kLength;
-  if (limit > 0 && static_cast<int64_t>(s.tokens.size()) >= limit) return FinishReason::kLength;
-  return FinishReason::kNone;
+  return reaches_length(s, static_cast<int64_t>(s.tokens.size())) ? FinishReason::kLength
+                                                                  : FinishReason::kNone;
+}
+
+bool Engine::reaches_length(const Sequence& s, int64_t tokens) const {
+  const int64_t limit = runner_.config().max_position_embeddings;
+  return tokens >= s.prompt_tokens() + s.asked->max_tokens || (limit > 0 && tokens >= limit);
+}
+
+// A step under way computes a token of a sequence that ends: the row is nobody's.
+void Engine::drop_ahead(Sequence& s) {
+  for (StepPlan& plan : under_way_) {
+    for (ScheduledRows& rows : plan.rows) {
+      if (rows.sequence != &s) continue;
+      s.cached->cache().set_length(rows.start);
+      rows.sequence = nullptr;
+      ++stats_.dropped_tokens;
+    }
+  }
+  // Nobody waits for a step all of whose rows are nobody's.
+  std::erase_if(under_way_, [&](const StepPlan& plan) {
+    for (const ScheduledRows& rows : plan.rows) {
+      if (rows.sequence) return false;
+    }
+    runner_.forget();
+    return true;
+  });
 }
 
 // Tells the caller, for the siblings that never started too, and leaves what was computed in the tree.
@@ -331,6 +404,7 @@ void Engine::finish(Sequence& s, FinishReason reason, const std::string& error) 
                        .finish = reason,
                        .error = error});
   }
+  drop_ahead(s);
   if (reason == FinishReason::kError) {
     stats_.failed += static_cast<int64_t>(branches.size());
   } else if (s.cached) {
@@ -343,15 +417,22 @@ void Engine::finish(Sequence& s, FinishReason reason, const std::string& error) 
 void Engine::fail_all(const std::string& error) {
   std::vector<Sequence*> running;
   scheduler_.for_each_running([&](Sequence& s) { running.push_back(&s); });
+  under_way_.clear();
+  while (runner_.open_draws() > 0) runner_.forget();
   for (Sequence* s : running) finish(*s, FinishReason::kError, error);
 }
 
 // Every row is held by whom it should be: the running sequences and the tree.
 void Engine::check_cache() const {
-  std::vector<int64_t> references(runner_.pool().rows(), 0);
-  prefixes_->check_integrity(references);
-  scheduler_.for_each_running([&](Sequence& s) { s.cached->cache().count_references(references); });
-  runner_.pool().check_integrity(references);
+  try {
+    std::vector<int64_t> references(runner_.pool().rows(), 0);
+    prefixes_->check_integrity(references);
+    scheduler_.for_each_running([&](Sequence& s) { s.cached->cache().count_references(references); });
+    runner_.pool().check_integrity(references);
+  } catch (const Error& e) {
+    if (!idle()) throw;
+    options_.on_fault(e.what());
+  }
 }
 
 }  // namespace perigee

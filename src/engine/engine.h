@@ -9,8 +9,14 @@
 //
 // One thread calls everything. Reads no clock: what happens at a step follows from what was submitted and
 // cancelled before it, so an event log replays to the same steps (event_log.h).
+//
+// Looking ahead (SchedulerOptions::look_ahead): where all do nothing but decode, step() begins to compute the
+// step after before it waits for this one's tokens, so that a device need not wait for the host. An answer
+// that turns out to have ended, or is cancelled, has then computed a token too many: it is dropped like a
+// rejected draft, and nobody hears of it.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -24,18 +30,24 @@ namespace perigee {
 
 class EventLog;
 
-// Where a step stands: for measurements, since the engine reads no clock.
+// What the time since the last phase went into: for measurements, since the engine reads no clock. Between
+// kStart and kDone a step has the others once, or, when it looks ahead, more often.
 enum class StepPhase {
-  kStart,      // nothing done
-  kScheduled,  // the batch is decided
-  kComputed,   // the model has run and tokens are drawn
+  kStart,      // nothing of this step
+  kScheduled,  // a batch was decided
+  kComputed,   // the model was run, or waited for
   kDone        // requests have moved on
 };
+
+// A line on stderr.
+void print_fault(const std::string& fault);
 
 struct EngineOptions {
   SchedulerOptions scheduler = {};
   size_t max_waiting = 1 << 20;  // branches that may wait; submit() refuses more
   std::function<void(StepPhase)> on_phase = {};
+  // Hears of a cache that contradicts itself while no request is here that could end with the error.
+  std::function<void(const std::string&)> on_fault = print_fault;
   EventLog* log = nullptr;  // records what comes in and what each step computed; outlives the engine
 };
 
@@ -57,6 +69,9 @@ class Engine {
   void cancel(RequestId request, int branch = kAllBranches);
   static constexpr int kAllBranches = -1;
 
+  // Forgets all cached prefixes; false while a request is here, and nothing is done.
+  bool reset_prefix_cache();
+
   // Computes one step; false when there is nothing to do. Errors inside a step end the requests concerned.
   bool step();
   bool idle() const { return scheduler_.idle(); }
@@ -70,6 +85,8 @@ class Engine {
 
   struct Stats {
     int64_t steps = 0;             // computed
+    int64_t steps_ahead = 0;       // begun before the tokens of the step before were known
+    int64_t dropped_tokens = 0;    // computed ahead for answers that had ended
     int64_t prompt_tokens = 0;     // computed, those of recomputed sequences too
     int64_t generated_tokens = 0;  // sampled and kept
     int64_t cached_tokens = 0;     // of prompts, found in the tree
@@ -84,17 +101,23 @@ class Engine {
   const Runner& runner() const { return runner_; }
 
  private:
-  using Sampled = std::vector<Runner::Sampled>;
+  using Outcome = Runner::Outcome;
 
-  Sampled sample(const StepPlan& plan);
-  void finish_rows(const ScheduledRows& rows, const Sampled& sampled);
-  void report_prompt(const ScheduledRows& rows, const Sampled& sampled);
+  void phase(StepPhase phase) const;
+  void launch(StepPlan plan);
+  bool wants_logits(const StepPlan& plan) const;
+  StepPlan plan_ahead() const;
+  void finish_rows(const ScheduledRows& rows, const Outcome& outcome);
+  void report_prompt(const ScheduledRows& rows, const Outcome& outcome);
   std::vector<Sequence*> fork(const ScheduledRows& rows);
-  void append(Sequence& sequence, std::span<const int32_t> drafts, int first_logit, const Sampled& sampled);
-  GeneratedToken describe(const Sequence& sequence, int logit, int32_t token, const Runner::Sampled& sampled,
-                          int alternatives) const;
+  void append(Sequence& sequence, std::span<const int32_t> drafts, int first_logit, const Outcome& outcome);
+  std::span<const float> logits_row(int logit, const Outcome& outcome) const;
+  GeneratedToken raw(int logit, int32_t token, int alternatives, const Outcome& outcome) const;
+  GeneratedToken describe(const Sequence& sequence, int logit, const Outcome& outcome) const;
   FinishReason reason_to_finish(const Sequence& sequence) const;
+  bool reaches_length(const Sequence& sequence, int64_t tokens) const;
   void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
+  void drop_ahead(Sequence& sequence);
   void fail_all(const std::string& error);
   void check_cache() const;
 
@@ -102,6 +125,7 @@ class Engine {
   PrefixTree* prefixes_;
   EngineOptions options_;
   Scheduler scheduler_;
+  std::deque<StepPlan> under_way_;  // launched, not yet waited for; one at most between calls of step()
   RequestId next_id_ = 1;
   std::vector<Event> events_;
   Stats stats_;

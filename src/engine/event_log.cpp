@@ -63,10 +63,12 @@ void EventLog::submit(RequestId id, const Request& request) {
 
 void EventLog::cancel(RequestId id, int branch) { write({{"cancel", id}, {"branch", branch}}); }
 
+void EventLog::reset_prefix_cache() { write({{"reset_prefix_cache", 1}}); }
+
 void EventLog::step(const StepPlan& plan, std::span<const float> logits) {
   boost::json::array rows;
   for (const ScheduledRows& r : plan.rows) {
-    boost::json::array row{r.sequence->request, r.sequence->branch, r.start, r.tokens, r.forks};
+    boost::json::array row{r.request, r.branch, r.start, r.tokens, r.forks};
     for (int32_t draft : r.drafts) row.push_back(draft);
     rows.push_back(std::move(row));
   }
@@ -92,12 +94,11 @@ boost::json::object read_log_header(std::istream& log, const std::string& name) 
 }
 
 ReplayReport replay(std::istream& in, const std::string& name, const boost::json::object& header,
-                    const std::function<Engine&(EventLog&)>& make_engine,
-                    const std::function<void(const ReplayReport&)>& on_step) {
+                    const ReplayHooks& hooks) {
   ReplayReport report;
   std::string produced;
   EventLog log([&](const std::string& line) { produced = line; }, header);
-  Engine& engine = make_engine(log);
+  Engine& engine = hooks.make_engine(log);
   std::string line;
   report.cut = true;  // until its end is seen
   for (int64_t number = 2; report.difference.empty() && std::getline(in, line); ++number) {
@@ -112,7 +113,7 @@ ReplayReport replay(std::istream& in, const std::string& name, const boost::json
     produced.clear();
     if (const auto* request = event->if_contains("request"); request && request->is_object()) {
       try {
-        engine.submit(request_from_json(request->as_object()));
+        engine.submit(request_from_json(request->as_object(), hooks.read_constraint));
       } catch (const Error& e) {
         broken(e.what());
       }
@@ -126,12 +127,14 @@ ReplayReport replay(std::istream& in, const std::string& name, const boost::json
         broken(fmt::format("says that there were {} steps", boost::json::serialize(*steps)));
       report.cut = false;
       continue;
+    } else if (event->contains("reset_prefix_cache")) {
+      engine.reset_prefix_cache();
     } else if (event->contains("step")) {
       engine.step();
       ++report.steps;
-      if (on_step) on_step(report);
+      if (hooks.on_step) hooks.on_step(report);
     } else {
-      broken("is no request, cancellation, step or end");
+      broken("is no request, cancellation, reset, step or end");
     }
     engine.take_events();
     if (produced != line)

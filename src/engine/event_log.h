@@ -2,7 +2,7 @@
 // computed. An engine of the same identity and options that is told the same gives the same log, line for
 // line; `replay` does that and compares. One JSON object a line:
 //   {"perigee_log":1, …}                           the header
-//   {"submit":1,"request":{…}}, {"cancel":1,"branch":-1}
+//   {"submit":1,"request":{…}}, {"cancel":1,"branch":-1}, {"reset_prefix_cache":1}
 //   {"step":0,"rows":[[request,branch,first position,tokens,forks,drafts…],…],"logits":"<checksum>"}
 //   {"end":12}                                     how many steps there were
 #pragma once
@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-#include "engine/request.h"
+#include "engine/request_json.h"
 #include "engine/scheduler.h"
 
 namespace perigee {
@@ -34,6 +34,7 @@ class EventLog {
 
   void submit(RequestId id, const Request& request);
   void cancel(RequestId id, int branch);
+  void reset_prefix_cache();
   void step(const StepPlan& plan, std::span<const float> logits);
 
  private:
@@ -46,14 +47,21 @@ class EventLog {
 // The header of a log. Throws Error{kBadFile} when the first line is none.
 boost::json::object read_log_header(std::istream& log, const std::string& name);
 
-// Replays the lines after the header. `make_engine` gets the log that the new engine must write to.
 struct ReplayReport {
   int64_t requests = 0, steps = 0;
   bool cut = false;        // no end: the writer was killed, or lines are missing
   std::string difference;  // of the first line that came out otherwise; empty: the same steps and bits
 };
+
+// What a replay needs of the caller.
+struct ReplayHooks {
+  std::function<Engine&(EventLog&)> make_engine;  // which must write to this log
+  ReadConstraint read_constraint = nullptr;       // where requests have constraints
+  std::function<void(const ReplayReport&)> on_step = {};
+};
+
+// Replays the lines after the header.
 ReplayReport replay(std::istream& log, const std::string& name, const boost::json::object& header,
-                    const std::function<Engine&(EventLog&)>& make_engine,
-                    const std::function<void(const ReplayReport&)>& on_step = {});
+                    const ReplayHooks& hooks);
 
 }  // namespace perigee

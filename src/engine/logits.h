@@ -4,6 +4,7 @@
 // Each step is a function of this request's own logits and tokens, so batch mates change nothing.
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -24,6 +25,8 @@ class TokenConstraint {
   virtual const std::vector<int32_t>& allowed() const = 0;
   // Null when nothing is prescribed any more: the token was not allowed (a draft that will be rejected).
   virtual std::shared_ptr<const TokenConstraint> after(int32_t token) const = 0;
+  // What an event log keeps, for a replay to make the same constraint of a whole answer again.
+  virtual boost::json::object record() const = 0;
 };
 
 struct LogitsParams {
@@ -35,7 +38,7 @@ struct LogitsParams {
   std::vector<int32_t> allowed_ids;                   // empty: every token may be drawn
   std::vector<std::vector<int32_t>> bad_words;        // token sequences that must not appear in the answer
   int min_tokens = 0;                                 // until then no stop id is drawn
-  std::shared_ptr<const TokenConstraint> constraint;  // null: any form; event logs do not keep it
+  std::shared_ptr<const TokenConstraint> constraint;  // null: any form
 };
 
 // Throws Error{kBadRequest} naming the field, its value and what is allowed.

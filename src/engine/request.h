@@ -23,7 +23,7 @@ struct Request {
   int n = 1;                           // answers (branches); branch b draws with seed sampling.seed + b
   int top_logprobs = 0;                // alternatives to report per token
   bool processed_logprobs = false;     // of the distribution that is drawn from, not of the model's own
-  int prompt_logprobs = -1;  // ≥ 0: log-probabilities of the prompt's tokens too, with so many alternatives
+  int prompt_logprobs = -1;  // ≥ 0: the model's own of the prompt's tokens too, with so many alternatives
   int priority = 0;          // lower runs first, and may take the place of higher
   std::string salt = {};     // prefixes are shared between requests of one salt only
 };

@@ -40,10 +40,12 @@ boost::json::object request_json(const Request& request) {
   boost::json::object out;
   for_each_field(request,
                  [&](const char* name, const auto& value) { out[name] = boost::json::value_from(value); });
+  out["constraint"] = nullptr;
+  if (request.logits.constraint) out["constraint"] = request.logits.constraint->record();
   return out;
 }
 
-Request request_from_json(const boost::json::object& json) {
+Request request_from_json(const boost::json::object& json, const ReadConstraint& read_constraint) {
   Request request;
   for_each_field(request, [&](const char* name, auto& value) {
     const boost::json::value* found = json.if_contains(name);
@@ -52,6 +54,14 @@ Request request_from_json(const boost::json::object& json) {
     if (!got) fail(ErrorCode::kBadFile, "a request's \"{}\" is {}", name, boost::json::serialize(*found));
     value = *got;
   });
+  const boost::json::value* constraint = json.if_contains("constraint");
+  if (!constraint || !(constraint->is_null() || constraint->is_object()))
+    fail(ErrorCode::kBadFile, "a request has no \"constraint\", or one that is no object");
+  if (constraint->is_null()) return request;
+  if (!read_constraint)
+    fail(ErrorCode::kBadFile,
+         "a request prescribes its answer's form, which can be read only with the model's vocabulary");
+  request.logits.constraint = read_constraint(constraint->get_object());
   return request;
 }
 

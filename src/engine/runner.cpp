@@ -15,6 +15,10 @@ namespace perigee {
 
 namespace {
 
+void grow(MemoryBlock& block, int64_t bytes, Memory& memory) {
+  if (!block.data() || block.bytes() < bytes) block = MemoryBlock(memory, bytes);
+}
+
 // The lane rule cuts heads and intermediate columns into equal blocks.
 void check_plan(const ModelConfig& c, const ReductionPlan& plan) {
   const auto power_of_two = [](int n) { return n >= 1 && n <= kMaxLanes && (n & (n - 1)) == 0; };
@@ -84,24 +88,27 @@ int64_t device_cache_bytes(const RunnerOptions& options, int step_tokens, const 
   return bytes;
 }
 
+// Slots take at most an eighth of the cache: what runs at once is also what rows are left for.
+int64_t slots_within(int64_t bytes, const CachePlan& plan, int64_t sequences) {
+  const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
+  return std::clamp<int64_t>(fit, 1, sequences);
+}
+
 std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options,
                                      Memory& memory) {
   const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
   const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
   int64_t rows = options.cache_rows, slots = options.sequences;
   if (rows == 0) {
-    int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
-    if (!memory.on_host()) {  // a device sets slots aside; on the host they cost what sequences use
-      const int64_t fit = bytes / 8 / std::max<int64_t>(1, plan.slot_bytes());
-      slots = std::clamp<int64_t>(fit, 1, slots);
-      bytes -= slots * plan.slot_bytes();
-    }
-    rows = bytes / plan.row_bytes();
+    const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
+    slots = slots_within(bytes, plan, slots);
+    rows = std::max<int64_t>(0, bytes - slots * plan.slot_bytes()) / plan.row_bytes();
   }
   if (rows < 2 * plan.state_rows() + 1) {
     fail(ErrorCode::kUsage,
-         "{} bytes of cache hold {} rows of {} bytes, but one sequence needs {}; give the cache more memory",
-         rows * plan.row_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
+         "beside {} slots of {} bytes the cache has {} rows of {} bytes, but one sequence needs {}; give the "
+         "cache more memory",
+         slots, plan.slot_bytes(), rows, plan.row_bytes(), 2 * plan.state_rows() + 1);
   }
   return std::make_unique<CachePool>(shape, plan, rows, slots, memory);
 }
@@ -148,7 +155,9 @@ void Runner::take_workspace(const CacheShape& shape, int tokens, int logit_rows)
 
 void Runner::compute(const Batch& batch, StepTrace* trace) {
   logit_count_ = static_cast<int64_t>(batch.logit_rows.size()) * config_.vocab_size;
-  grow(logits_, logit_count_ * static_cast<int64_t>(sizeof(float)));
+  // An open draw may still want the last ones; a device copies them out, so that they always lie here.
+  if (backend_->memory().on_host()) std::swap(logits_, last_logits_);
+  grow(logits_, logit_count_ * static_cast<int64_t>(sizeof(float)), backend_->memory());
   logits_on_host_ = false;
   const StepCaches caches(config_, batch, controls_);
   const Step step{.backend = *backend_,
@@ -164,89 +173,85 @@ void Runner::compute(const Batch& batch, StepTrace* trace) {
 }
 
 std::span<const float> Runner::logits() {
-  if (backend_->memory().on_host()) return {logits_.as<float>(), static_cast<size_t>(logit_count_)};
-  if (!std::exchange(logits_on_host_, true))
-    host_logits_ = to_host(backend_->memory(), logits_.as<float>(), logit_count_);
-  return host_logits_;
+  Memory& memory = backend_->memory();
+  const size_t count = static_cast<size_t>(logit_count_);
+  if (memory.on_host()) return {logits_.as<float>(), count};
+  if (!std::exchange(logits_on_host_, true)) {
+    const int64_t bytes = logit_count_ * static_cast<int64_t>(sizeof(float));
+    grow(host_logits_, bytes, memory.staging());
+    memory.copy(host_logits_.data(), logits_.data(), bytes);
+    memory.wait();
+  }
+  return {host_logits_.as<float>(), count};
 }
 
-void Runner::grow(MemoryBlock& block, int64_t bytes) {
-  if (!block.data() || block.bytes() < bytes) block = MemoryBlock(backend_->memory(), bytes);
-}
-
-void Runner::draw(const float* logits, std::span<const SampleParams> params,
-                  std::span<const int64_t> positions, std::span<int32_t> tokens, std::span<float> log_norm) {
-  backend_->sample({.logits = logits,
-                    .params = params,
-                    .positions = positions,
-                    .tokens = tokens,
-                    .log_norm = log_norm,
+void Runner::draw(std::span<const SampleParams> params, std::span<const int64_t> positions,
+                  std::span<const LogitsProcessor* const> processors, bool keep_logits) {
+  check(static_cast<int64_t>(params.size()) * config_.vocab_size == logit_count_,
+        "Runner::draw: one set of parameters per logit row");
+  check(processors.empty() || processors.size() == params.size(), "Runner::draw: one processor per row");
+  check(open_draws() < 2, "Runner::draw: two draws are open");
+  Memory& memory = backend_->memory();
+  Draw& d = open_[draws_++ % 2];
+  memory.wait(d.mark);
+  d.count = static_cast<int>(params.size());
+  d.keeps_logits = keep_logits;
+  grow(d.rows, d.count * static_cast<int64_t>(sizeof(SampleRow)), memory.staging());
+  grow(d.drawn, d.count * static_cast<int64_t>(sizeof(Drawn)), memory.staging());
+  const std::span rows(d.rows.as<SampleRow>(), params.size());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.params = params[i], .position = positions[i]};
+  process(rows, processors);
+  backend_->sample({.logits = logits_.as<float>(),
+                    .rows = rows.data(),
+                    .drawn = d.drawn.as<Drawn>(),
+                    .count = d.count,
                     .vocab = config_.vocab_size,
                     .lanes = plan_.lanes});
+  if (keep_logits && !memory.on_host()) {
+    const int64_t bytes = logit_count_ * static_cast<int64_t>(sizeof(float));
+    grow(d.logits, bytes, memory.staging());
+    memory.copy(d.logits.data(), logits_.data(), bytes);
+  }
+  d.mark = memory.mark();
 }
 
-std::vector<Runner::Sampled> Runner::sample(std::span<const SampleParams> params,
-                                            std::span<const int64_t> positions,
-                                            std::span<const LogitsProcessor* const> processors) {
-  check(static_cast<int64_t>(params.size()) * config_.vocab_size == logit_count_,
-        "Runner::sample: one set of parameters per logit row");
-  check(processors.empty() || processors.size() == params.size(), "Runner::sample: one processor per row");
-  std::vector<int32_t> tokens(params.size());
-  std::vector<float> log_norm(params.size());
-  draw(logits_.as<float>(), params, positions, tokens, log_norm);
-  draw_processed(params, positions, processors, tokens);
-  const std::vector<float> chosen = logits_of(tokens);
-  std::vector<Sampled> out;
-  for (size_t i = 0; i < params.size(); ++i) {
-    out.push_back({.token = tokens[i], .logprob = chosen[i] - log_norm[i], .log_norm = log_norm[i]});
+Runner::Outcome Runner::collect() {
+  check(open_draws() > 0, "Runner::collect: a draw is open");
+  const bool newest = open_draws() == 1;
+  const Draw& d = open_[collected_++ % 2];
+  Memory& memory = backend_->memory();
+  memory.wait(d.mark);
+  Outcome out;
+  for (const Drawn& t : std::span(d.drawn.as<Drawn>(), d.count))
+    out.sampled.push_back({.token = t.token, .logprob = t.logit - t.log_norm, .log_norm = t.log_norm});
+  if (d.keeps_logits) {
+    const MemoryBlock& kept = !memory.on_host() ? d.logits : newest ? logits_ : last_logits_;
+    out.logits = {kept.as<float>(), static_cast<size_t>(int64_t{d.count} * config_.vocab_size)};
   }
   return out;
 }
 
-// Rows with a processor are drawn once more, from processed copies.
-void Runner::draw_processed(std::span<const SampleParams> params, std::span<const int64_t> positions,
-                            std::span<const LogitsProcessor* const> processors, std::span<int32_t> tokens) {
-  std::vector<size_t> rows;
+// Rows with an active processor are drawn from processed copies.
+void Runner::process(std::span<SampleRow> rows, std::span<const LogitsProcessor* const> processors) {
+  std::vector<size_t> active;
   for (size_t i = 0; i < processors.size(); ++i) {
-    if (processors[i] && processors[i]->active()) rows.push_back(i);
+    if (processors[i] && processors[i]->active()) active.push_back(i);
   }
-  if (rows.empty()) return;
+  if (active.empty()) return;
+  Memory& memory = backend_->memory();
   const size_t vocab = config_.vocab_size;
   const std::span<const float> logits = this->logits();
-  std::vector<float> processed(rows.size() * vocab), unused(rows.size());
-  std::vector<SampleParams> row_params;
-  std::vector<int64_t> row_positions;
-  std::vector<int32_t> row_tokens(rows.size());
-  for (size_t j = 0; j < rows.size(); ++j) {
-    const std::span<float> row(processed.data() + j * vocab, vocab);
-    std::copy_n(logits.data() + rows[j] * vocab, vocab, row.begin());
-    processors[rows[j]]->apply(row, params[rows[j]].temperature);
-    row_params.push_back(params[rows[j]]);
-    row_positions.push_back(positions[rows[j]]);
+  std::vector<float> processed(active.size() * vocab);
+  const int64_t bytes = static_cast<int64_t>(processed.size() * sizeof(float));
+  grow(processed_, bytes, memory);
+  for (size_t j = 0; j < active.size(); ++j) {
+    SampleRow& row = rows[active[j]];
+    const std::span<float> copy(processed.data() + j * vocab, vocab);
+    std::copy_n(logits.data() + active[j] * vocab, vocab, copy.begin());
+    processors[active[j]]->apply(copy, row.params.temperature);
+    row.processed = processed_.as<float>() + j * vocab;
   }
-  const float* at = processed.data();
-  if (!backend_->memory().on_host()) {
-    const int64_t bytes = static_cast<int64_t>(processed.size() * sizeof(float));
-    grow(processed_, bytes);
-    backend_->memory().upload(processed_.data(), processed.data(), bytes);
-    at = processed_.as<float>();
-  }
-  draw(at, row_params, row_positions, row_tokens, unused);
-  for (size_t j = 0; j < rows.size(); ++j) tokens[rows[j]] = row_tokens[j];
-}
-
-// The logit of one token a row.
-std::vector<float> Runner::logits_of(std::span<const int32_t> tokens) {
-  const int64_t count = static_cast<int64_t>(tokens.size());
-  grow(chosen_, count * static_cast<int64_t>(sizeof(float)));
-  std::vector<PieceCopy> pieces;
-  for (int64_t i = 0; i < count; ++i) {
-    pieces.push_back({.to = chosen_.as<float>() + i,
-                      .from = logits_.as<float>() + i * config_.vocab_size + tokens[i],
-                      .bytes = sizeof(float)});
-  }
-  backend_->memory().copy(pieces);
-  return to_host(backend_->memory(), chosen_.as<float>(), count);
+  memory.upload(processed_.data(), processed.data(), bytes);
 }
 
 }  // namespace perigee

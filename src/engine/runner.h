@@ -19,13 +19,14 @@ struct RunnerOptions {
   std::string tile_folder;     // keeps the tiles of big models (tile_weights.h); empty: nowhere
   std::string device = "cpu";  // see make_backend
   std::string cpu_kernels =
-      "auto";               // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
-  int64_t cache_bytes = 0;  // of the pool; 0: half of the machine's memory, or what a GPU has left
-  int64_t cache_rows = 0;   // of the pool, whatever their bytes; 0: as cache_bytes says
+      "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
+  int64_t cache_bytes =
+      0;  // of the pool, slots included; 0: half of the machine's memory, or what a GPU has left
+  int64_t cache_rows = 0;  // of the pool, whatever their bytes; 0: as cache_bytes says
   bool cuda_graphs = true;
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, workspace and cache
   int step_tokens = 0;                  // of the largest step; 0: as batched_tokens says
-  int64_t sequences = 256;              // that may be live at once
+  int64_t sequences = 256;              // that may be live at once, where their slots fit cache_bytes
   int64_t block_tokens = 0;             // of a row; 0: the planner's choice
 };
 
@@ -62,20 +63,37 @@ class Runner {
     float logprob = 0;  // raw log-probability: temperature 1, no token left out
     float log_norm = 0;
   };
-  // One token per row of the last batch's logits; position[i] is where the sampled token will stand. Row i is
-  // drawn from its logits as processors[i] leaves them (null, or no processors: as they are); the
-  // log-probabilities are those of the model's own logits.
+  // Draws one token per row of the last batch's logits, while the host goes on; position[i] is where the
+  // token of row i will stand. Row i is drawn from its logits as processors[i] leaves them (null, or no
+  // processors: as they are); the log-probabilities are those of the model's own logits. The next batch may
+  // be computed before collect(): this one's tokens are drawn_token(i) there. At most two draws are open.
+  // Waits for the logits when a processor is active, and for nothing else.
+  void draw(std::span<const SampleParams> params, std::span<const int64_t> positions,
+            std::span<const LogitsProcessor* const> processors = {}, bool keep_logits = false);
+  struct Outcome {
+    std::vector<Sampled> sampled;   // [rows]
+    std::span<const float> logits;  // [rows, vocab] if they were kept; valid until the draw after the next
+  };
+  // Waits for the oldest open draw. forget() takes none of its results instead.
+  Outcome collect();
+  void forget() { ++collected_; }
+  int64_t open_draws() const { return draws_ - collected_; }
   std::vector<Sampled> sample(std::span<const SampleParams> params, std::span<const int64_t> positions,
-                              std::span<const LogitsProcessor* const> processors = {});
+                              std::span<const LogitsProcessor* const> processors = {}) {
+    draw(params, positions, processors);
+    return collect().sampled;
+  }
 
  private:
   void take_workspace(const CacheShape& shape, int tokens, int logit_rows);
-  void draw(const float* logits, std::span<const SampleParams> params, std::span<const int64_t> positions,
-            std::span<int32_t> tokens, std::span<float> log_norm);
-  void draw_processed(std::span<const SampleParams> params, std::span<const int64_t> positions,
-                      std::span<const LogitsProcessor* const> processors, std::span<int32_t> tokens);
-  void grow(MemoryBlock& block, int64_t bytes);
-  std::vector<float> logits_of(std::span<const int32_t> tokens);
+  // Where a draw's parameters and results are staged.
+  struct Draw {
+    MemoryBlock rows, drawn, logits;
+    int count = 0;
+    bool keeps_logits = false;
+    int64_t mark = 0;
+  };
+  void process(std::span<SampleRow> rows, std::span<const LogitsProcessor* const> processors);
 
   ModelConfig config_;
   Weights weights_;
@@ -87,9 +105,12 @@ class Runner {
   std::unique_ptr<Arena> arena_;
   StepControls controls_;
   int64_t logit_count_ = 0;
-  MemoryBlock logits_, chosen_, processed_;  // [rows, vocab], [rows], [processed rows, vocab]
-  std::vector<float> host_logits_;           // of a device
+  MemoryBlock logits_, processed_;  // [rows, vocab], [processed rows, vocab]
+  MemoryBlock last_logits_;         // on the host: those of the batch before
+  MemoryBlock host_logits_;         // of a device, staged
   bool logits_on_host_ = false;
+  Draw open_[2];
+  int64_t draws_ = 0, collected_ = 0;
 };
 
 }  // namespace perigee

@@ -259,6 +259,8 @@ void Scheduler::schedule(StepPlan& plan, Wish wish) {
   if (!s.cached || !make_room(wish)) return;  // preempted
   const int64_t start = s.cached->cache().length(), total = static_cast<int64_t>(s.tokens.size());
   ScheduledRows rows{.sequence = &s,
+                     .request = s.request,
+                     .branch = s.branch,
                      .start = start,
                      .tokens = static_cast<int>(wish.count),
                      .samples = start + wish.count >= total,
@@ -287,6 +289,41 @@ void Scheduler::plan_forks(StepPlan& plan) const {
     const int last = plan.batch.logit_rows[rows.first_logit + rows.logits - 1];
     plan.batch.logit_rows.insert(plan.batch.logit_rows.end(), rows.forks, last);
   }
+}
+
+StepPlan Scheduler::ahead(const StepPlan& before, const std::function<bool(const Sequence&)>& goes_on) const {
+  const bool drafts = options_.drafter && options_.max_drafts > 0;
+  if (!options_.look_ahead.value_or(false) || drafts || (!waiting_.empty() && !full_)) return {};
+  if (prefixes_ && options_.wait_for_copies) prefixes_->wait();
+  std::vector<const ScheduledRows*> going;
+  int64_t decoding = 0, needed = 0;
+  for (const ScheduledRows& rows : before.rows) {
+    if (!rows.sequence) continue;  // ended since
+    const Sequence& s = *rows.sequence;
+    if (rows.start < s.cached->prompt_tokens() || s.processor.active()) return {};
+    ++decoding;
+    if (!goes_on(s)) continue;
+    going.push_back(&rows);
+    const SequenceCache& cache = s.cached->cache();
+    needed += cache.rows_needed(cache.length() + 1, cache.length());
+  }
+  if (decoding != running() || needed > pool_.free_rows()) return {};
+  StepPlan plan;
+  for (const ScheduledRows* rows : going) {
+    SequenceCache& cache = rows->sequence->cached->cache();
+    const int first_logit = static_cast<int>(plan.batch.logit_rows.size());
+    plan.rows.push_back({.sequence = rows->sequence,
+                         .request = rows->request,
+                         .branch = rows->branch,
+                         .start = cache.length(),
+                         .tokens = 1,
+                         .samples = true,
+                         .first_logit = first_logit,
+                         .logits = 1});
+    const int32_t token = drawn_token(rows->first_logit);
+    plan.batch.add(cache, std::span(&token, 1), 1, 1);
+  }
+  return plan;
 }
 
 StepPlan Scheduler::next() {

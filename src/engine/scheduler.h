@@ -15,6 +15,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,9 @@ using Drafter = std::function<std::vector<int32_t>(std::span<const int32_t> toke
 // whose products need many rows. Never less than max_num_seqs.
 int batched_tokens(int asked, const Memory& memory, int max_num_seqs);
 
+// SchedulerOptions::look_ahead for who does not say: where the device computes while the host goes on.
+inline bool looks_ahead(const Memory& memory) { return !memory.on_host(); }
+
 struct SchedulerOptions {
   int max_num_seqs = 64;             // that run at once
   int max_num_batched_tokens = 512;  // in one step; ≥ max_num_seqs
@@ -37,13 +41,17 @@ struct SchedulerOptions {
       false;  // of the tree's store in every step, so that steps do not depend on its speed
   Drafter drafter = nullptr;
   int max_drafts = 0;  // per sequence and step, ≤ kMostDrafts
+  // Whether ahead() gives steps; the engine decides when it is not said.
+  std::optional<bool> look_ahead = std::nullopt;
 };
 // A slot keeps the 16 rows of an open chunk, 3 conv inputs before it, and these.
 constexpr int kMostDrafts = KdaSlot::kRing - kChunk - kConvInputs;
 
 // What one sequence computes in a step, and which rows of the step's logits are its own.
 struct ScheduledRows {
-  Sequence* sequence = nullptr;
+  Sequence* sequence = nullptr;  // null: ended since
+  RequestId request = 0;
+  int branch = 0;
   int64_t start = 0;  // position of its first row
   int tokens = 0;
   bool samples = false;         // the last 1 + drafts rows give tokens
@@ -72,6 +80,11 @@ class Scheduler {
 
   // The next step; empty when nothing can run, which is only when nothing waits.
   StepPlan next();
+  // The step after `before`, which is being computed: one more row for each of its sequences that goes_on
+  // after the token it is about to get, as a draft, since that token may be its last. Empty unless nothing in
+  // the step hangs on the tokens of `before`: all running sequences decode in it, without drafts, active
+  // processors or branches to start, nobody could be admitted, and no rows need be freed.
+  StepPlan ahead(const StepPlan& before, const std::function<bool(const Sequence&)>& goes_on) const;
 
   bool idle() const { return running_.empty() && waiting_.empty(); }
   int64_t running() const { return static_cast<int64_t>(running_.size()); }

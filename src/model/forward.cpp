@@ -8,8 +8,8 @@ namespace perigee {
 
 void Batch::add(SequenceCache& cache, std::span<const int32_t> new_tokens, int drafts, int logits) {
   const int count = static_cast<int>(new_tokens.size());
-  check(count > 0 && drafts >= 0 && drafts < count && logits <= count,
-        "Batch::add: no accepted row, or too many logits");
+  check(count > 0 && drafts >= 0 && drafts <= count && logits <= count,
+        "Batch::add: no row, or too many drafts or logits");
   check(drafts <= KdaSlot::kRing - 3 - kChunk, "Batch::add: more drafts than a slot keeps rows");
   SequenceRows rows{.first_row = this->rows(), .rows = count, .start = cache.length(), .accepted = 0};
   rows.accepted = rows.start + count - drafts;

@@ -16,7 +16,7 @@ namespace perigee {
 
 // The rows of one step: consecutive rows of one or more sequences.
 struct Batch {
-  std::vector<int32_t> tokens;          // [rows]
+  std::vector<int32_t> tokens;          // [rows] as in EmbedArgs
   std::vector<SequenceRows> sequences;  // in row order
   std::vector<SequenceCache*> caches;   // one per sequence; rooms for the rows are reserved by the step
   std::vector<int> logit_rows;          // rows whose logits are wanted

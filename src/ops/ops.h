@@ -26,10 +26,13 @@ namespace perigee {
 // --- any block
 // AttnRes: the Kimi K3 model card. Sampling: the Gumbel-max trick.
 
-// out[r] = table[token[r]]. Exact copy.
+// out[r] = table[token[r]]. Exact copy. A token that the host does not know yet is drawn_token(i): the one
+// that the last `sample` has drawn from its row i.
+constexpr int32_t drawn_token(int row) { return -1 - row; }
+constexpr int row_of_drawn(int32_t token) { return -1 - token; }
 struct EmbedArgs {
   const bf16* table;                // [vocab, hidden]
-  std::span<const int32_t> tokens;  // [R] each in [0, vocab)
+  std::span<const int32_t> tokens;  // [R] each in [0, vocab), or a drawn_token
   bf16* out;                        // [R, hidden]
   int hidden;
 };
@@ -77,14 +80,21 @@ struct SampleParams {
   int top_k = 0;       // 0: all
   uint64_t seed = 0;
 };
+struct SampleRow {
+  SampleParams params;
+  int64_t position = 0;              // of the token being sampled
+  const float* processed = nullptr;  // [vocab] what to draw from; null: the logits as they are
+};
+struct Drawn {
+  int32_t token = 0;
+  float logit = 0;     // the token's in `logits`; its raw log-probability is logit − log_norm
+  float log_norm = 0;  // log Σ exp(logits)
+};
 struct SampleArgs {
-  const float* logits;                   // [rows, vocab]
-  std::span<const SampleParams> params;  // [rows]
-  std::span<const int64_t> positions;    // [rows] position of the token being sampled
-  std::span<int32_t> tokens;             // [rows] out
-  std::span<float>
-      log_norm;  // [rows] out: log Σ exp(logits); raw log-probability of v = logits[v] − log_norm
-  int vocab, lanes;
+  const float* logits;    // [count, vocab]
+  const SampleRow* rows;  // [count] staged (Memory::staging), like
+  Drawn* drawn;           // [count] out
+  int count, vocab, lanes;
 };
 
 // --- KDA

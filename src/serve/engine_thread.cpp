@@ -4,11 +4,9 @@
 
 namespace perigee::serve {
 
-EngineThread::EngineThread(Runner& runner, PrefixTreeOptions prefixes, bool prefix_caching,
-                           EngineOptions options)
-    : runner_(runner), prefix_options_(prefixes) {
-  if (prefix_caching) prefixes_.emplace(runner_.pool(), prefix_options_);
-  engine_.emplace(runner_, prefixes_ ? &*prefixes_ : nullptr, std::move(options));
+EngineThread::EngineThread(Runner& runner, const PrefixCacheOptions& prefixes, EngineOptions options)
+    : runner_(runner), prefixes_(runner.pool(), prefixes) {
+  engine_.emplace(runner_, prefixes_.tree(), std::move(options));
   stats_ = engine_->stats();
   thread_ = std::thread([this] { work(); });
 }
@@ -121,8 +119,7 @@ void EngineThread::work() {
     auto cancellations = std::exchange(cancellations_, {});
     const bool step = !paused_;
     if (resets_wanted_ > 0 && submissions.empty()) {
-      reset_done_ = engine_->idle();
-      if (reset_done_ && prefixes_) prefixes_->clear();
+      reset_done_ = engine_->reset_prefix_cache();
       resets_wanted_ = 0;
       quiet_.notify_all();
     }

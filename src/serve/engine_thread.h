@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "serve/engine_port.h"
 
 namespace perigee::serve {
@@ -16,7 +17,7 @@ namespace perigee::serve {
 class EngineThread : public EnginePort {
  public:
   // The runner outlives it.
-  EngineThread(Runner& runner, PrefixTreeOptions prefixes, bool prefix_caching, EngineOptions options);
+  EngineThread(Runner& runner, const PrefixCacheOptions& prefixes, EngineOptions options);
   ~EngineThread() override { stop(); }
   // Stops at the end of the step being computed; requests still running hear nothing more.
   void stop();
@@ -50,8 +51,7 @@ class EngineThread : public EnginePort {
   void deliver();
 
   Runner& runner_;
-  PrefixTreeOptions prefix_options_;
-  std::optional<PrefixTree> prefixes_;
+  PrefixCache prefixes_;
   std::optional<Engine> engine_;
   std::unordered_map<RequestId, Live> live_;        // the engine thread's
   std::unordered_map<Ticket, RequestId> requests_;  // of live ones

@@ -100,6 +100,7 @@ void read_generation_fields(BodyFields& body, const ServedModel& model, Request&
   if (!body.boolean("ignore_eos").value_or(false)) request.stop_ids = model.stop_ids;
   request.stop_ids.insert(request.stop_ids.end(), answer.stop_ids.begin(), answer.stop_ids.end());
   request.n = static_cast<int>(body.integer("n", 1, kMostAnswers).value_or(1));
+  request.processed_logprobs = model.processed_logprobs;
   request.priority = static_cast<int>(body.integer("priority", -(1 << 30), 1 << 30).value_or(0));
   request.salt = body.string("cache_salt", 256).value_or("");
 }

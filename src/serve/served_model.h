@@ -29,7 +29,8 @@ struct ServedModel {
   int64_t created = 0;                          // seconds since 1970
   SampleParams defaults;                        // of generation_config.json
   std::optional<uint64_t> seed;                 // of requests without one; none: each draws its own
-  boost::json::object chat_defaults;            // of chat_template_kwargs
+  bool processed_logprobs = false;    // of answers: what is drawn from, not the model's own distribution
+  boost::json::object chat_defaults;  // of chat_template_kwargs
   NumericsIdentity numerics;
   std::string version;
 

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "base/error.h"
+#include "text/grammar_record.h"
 #include "text/grammar_sources.h"
 
 namespace perigee::serve {
@@ -45,6 +46,11 @@ class FollowsGrammar : public TokenConstraint {
       shared_->gave_up = true;
       return std::make_shared<FollowsGrammar>(shared_, nullptr);
     }
+  }
+  json::object record() const override {
+    json::object out = grammar_record(shared_->machine.grammar());
+    out["stop_ids"] = json::value_from(shared_->stop_ids);
+    return out;
   }
 
  private:
@@ -132,6 +138,16 @@ Constraint make_constraint(Grammar grammar, const ServedModel& model, const std:
           .fault = [shared]() -> std::string {
             return shared->gave_up ? "the answer outgrew its grammar; simplify the schema" : "";
           }};
+}
+
+std::shared_ptr<const TokenConstraint> read_constraint(const json::object& record,
+                                                       std::shared_ptr<const TokenTree> tokens) {
+  const json::value* stops = record.if_contains("stop_ids");
+  if (!stops) fail(ErrorCode::kBadFile, "a recorded constraint has no stop_ids");
+  const auto stop_ids = json::try_value_to<std::vector<int32_t>>(*stops);
+  if (!stop_ids) fail(ErrorCode::kBadFile, "a recorded constraint's stop_ids are no list of token ids");
+  const auto shared = std::make_shared<Shared>(grammar_from_record(record), std::move(tokens), *stop_ids);
+  return std::make_shared<FollowsGrammar>(shared, shared->machine.start());
 }
 
 void refuse_beside_constraint(BodyFields& body) {

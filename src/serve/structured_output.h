@@ -31,6 +31,10 @@ std::optional<Grammar::Symbol> read_response_format(const boost::json::value* fo
 
 Constraint make_constraint(Grammar grammar, const ServedModel& model, const std::vector<int32_t>& stop_ids);
 
+// A constraint from its record in an event log. Throws Error{kBadFile} for what is none.
+std::shared_ptr<const TokenConstraint> read_constraint(const boost::json::object& record,
+                                                       std::shared_ptr<const TokenTree> tokens);
+
 // Fields that may leave a constrained answer without a token to go on with.
 void refuse_beside_constraint(BodyFields& body);
 

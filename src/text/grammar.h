@@ -51,6 +51,7 @@ class Grammar {
 
   const std::vector<std::vector<Sequence>>& rules() const { return rules_; }
   const ByteSet& set(int32_t index) const { return sets_[static_cast<size_t>(index)]; }
+  size_t sets() const { return sets_.size(); }
   // Symbols in all rules. Throws Error{kBadRequest} from kMostSymbols on, so that no schema can grow without
   // bound.
   size_t size() const { return symbols_; }
@@ -87,6 +88,7 @@ class GrammarMachine {
   GrammarMachine(Grammar grammar, std::shared_ptr<const TokenTree> tokens, std::vector<int32_t> stop_ids);
   ~GrammarMachine();
 
+  const Grammar& grammar() const { return grammar_; }
   const State* start() const { return start_; }
   // Null when the token may not come here. Throws Error{kBadRequest} when the grammar has too many states.
   const State* after(const State* state, int32_t token);

@@ -26,7 +26,8 @@ class Relaxer {
     }
     json::object o = *given;
     if (const json::value* one = o.if_contains("oneOf"); one && !o.contains("anyOf")) {
-      o["anyOf"] = *one;  // what one of them takes, any of them takes
+      json::value choices = *one;       // a copy: a new key may move what `one` points to
+      o["anyOf"] = std::move(choices);  // what one of them takes, any of them takes
       drop(o, "oneOf", where);
     }
     for (const char* key : kUnenforcedKeywords)

@@ -115,6 +115,21 @@ TEST_F(RowStoreTest, ADamagedFileIsNoticed) {
   EXPECT_EQ(store.free_rows(), 2);
 }
 
+TEST_F(RowStoreTest, ATierTooSmallForARowIsRefusedWithNumbers) {
+  const int64_t bytes = pool_.plan().row_bytes() - 1;
+  for (const RowStoreOptions& options : {RowStoreOptions{.memory_bytes = bytes},
+                                         RowStoreOptions{.file = "/tmp/never-made", .file_bytes = bytes}}) {
+    try {
+      RowStore store(pool_, options);
+      ADD_FAILURE() << "taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kUsage);
+      EXPECT_NE(std::string(e.what()).find(std::to_string(bytes)), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find(std::to_string(bytes + 1)), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST_F(RowStoreTest, AFileThatCannotBeMadeIsNamed) {
   try {
     RowStore store(pool_, {.file = "/no/such/folder/rows", .file_bytes = 10 * row_bytes_});

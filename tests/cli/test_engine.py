@@ -53,6 +53,40 @@ def test_replay(tmp_path):
     assert done.returncode == 1 and "not the same" in done.stderr and "0000000000000000" in done.stderr
 
 
+# A cache that holds but a few of the conversations' ends.
+TIGHT = ["--conversations", 6, "--turns", 3, "--prefix-len", 256, "--input-len", 64, "--output-len", 4,
+         "--max-num-seqs", 2, "--compared", 0]  # fmt: skip
+
+
+@needs_model
+def test_tiers_bring_back_what_the_cache_had_no_room_for(tmp_path):
+    tight = [*TIGHT, "--cache-memory", 0.02]
+    without = rows(run_json("bench", "throughput", MODEL, *tight))["reusable_tokens_hit"]["value"]
+    for tiers in [
+        ["--kv-offloading-size", 0.25],
+        ["--kv-offloading-file", tmp_path / "rows", "--kv-offloading-file-size", 0.25],
+    ]:
+        log = tmp_path / "log.jsonl"
+        got = rows(run_json("bench", "throughput", MODEL, "--record", log, *tight, *tiers))
+        assert got["reusable_tokens_hit"]["value"] > without + 0.2
+        assert not (tmp_path / "rows").exists()
+        assert run_json("replay", log)["same"]
+
+
+@needs_model
+def test_tiers_that_cannot_be(tmp_path):
+    def error(status, *tiers):
+        return fails(status, "bench", "throughput", MODEL, *WORK, *tiers)
+
+    assert "--kv-offloading-file" in error(2, "--kv-offloading-file-size", 1)
+    assert "how many GiB" in error(2, "--kv-offloading-file", tmp_path / "rows")
+    assert "no row of the cache" in error(2, "--kv-offloading-size", 0.000001)
+    there = tmp_path / "there"
+    there.write_text("mine")
+    line = error(1, "--kv-offloading-file", there, "--kv-offloading-file-size", 1)
+    assert str(there) in line and there.read_text() == "mine"
+
+
 @needs_model
 def test_logs_that_cannot_be_replayed(tmp_path):
     log = tmp_path / "log.jsonl"

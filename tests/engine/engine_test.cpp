@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -84,7 +85,7 @@ class EngineTest : public testing::Test {
     return Runner(config,
                   load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
                   {.threads = 2,
-                   .cache_bytes = (CachedSequence::most_rows(plan, tokens) + more) * plan.row_bytes(),
+                   .cache_rows = CachedSequence::most_rows(plan, tokens) + more,
                    .sequences = sequences,
                    .block_tokens = block_tokens});
   }
@@ -98,7 +99,10 @@ TEST_F(EngineTest, SeveralAnswersAreThoseOfSeveralRequests) {
   for (Runner* runner : {&runner_, &few_slots}) {
     PrefixTree tree(runner->pool(), {.debug = true});
     for (PrefixTree* prefixes : {static_cast<PrefixTree*>(nullptr), &tree}) {
-      Engine engine(*runner, prefixes, {.scheduler = {.max_num_seqs = 3, .max_num_batched_tokens = 20}});
+      Engine engine(
+          *runner, prefixes,
+          {.scheduler = {
+               .max_num_seqs = 3, .max_num_batched_tokens = 20, .look_ahead = prefixes != nullptr}});
       Request r = request(45, 3, 9);
       r.n = 5;
       const RequestId id = engine.submit(r);
@@ -171,7 +175,11 @@ TEST_F(EngineTest, ProcessedLogprobsAreThoseOfTheDraw) {
   r.top_logprobs = kVocab;
   const Generation raw = alone(r);
   r.processed_logprobs = true;
+  r.prompt_logprobs = 2;
   const Generation processed = alone(r);
+  Request unprocessed = r;
+  unprocessed.processed_logprobs = false;
+  expect_same(processed.prompt_tokens, alone(unprocessed).prompt_tokens);  // nothing was drawn there
   ASSERT_EQ(raw.tokens.size(), processed.tokens.size());
   for (size_t i = 0; i < raw.tokens.size(); ++i) {
     ASSERT_EQ(raw.tokens[i].id, processed.tokens[i].id);
@@ -264,7 +272,9 @@ TEST_F(EngineTest, ALongPromptIsNotStarvedByShortOnes) {
 TEST_F(EngineTest, CancelAtEveryStage) {
   for (int steps : {0, 1, 2, 3, 5, 8}) {
     for (int branch : {Engine::kAllBranches, 0, 1, 2}) {
-      Engine engine(runner_, nullptr, {.scheduler = {.max_num_seqs = 4, .max_num_batched_tokens = 16}});
+      Engine engine(
+          runner_, nullptr,
+          {.scheduler = {.max_num_seqs = 4, .max_num_batched_tokens = 16, .look_ahead = steps % 2 == 0}});
       Request r = request(40, 3, 9);
       r.n = 3;
       const RequestId id = engine.submit(r), other = engine.submit(request(25, 4, 9));
@@ -377,49 +387,135 @@ TEST_F(EngineTest, LogitsThatAreNotNumbersEndTheirRequestAlone) {
   expect_same(heard[b].tokens, alone(good).tokens);
 }
 
+// A stop id is seen when the step after is under way: what that computed is dropped, in the tree too.
+TEST_F(EngineTest, LookingAheadChangesNoAnswer) {
+  Runner other = test::small_runner("k31", {.threads = 2});
+  PrefixTree waiting(runner_.pool(), {.debug = true}), looking(other.pool(), {.debug = true});
+  std::vector<Request> requests = {request(30, 1, 40), request(47, 2, 33), request(16, 3, 24)};
+  requests[0].top_logprobs = 3;
+  requests[1].stop_ids = {alone(requests[1]).tokens[17].id};
+  requests[2].processed_logprobs = true;
+  std::map<bool, Listener> heard;
+  std::map<bool, Engine::Stats> stats;
+  for (const bool look_ahead : {false, true}) {
+    Engine engine(look_ahead ? other : runner_, look_ahead ? &looking : &waiting,
+                  {.scheduler = {.max_num_seqs = 4, .look_ahead = look_ahead}});
+    for (const Request& r : requests) engine.submit(r);
+    heard[look_ahead].run(engine);
+    stats[look_ahead] = engine.stats();
+  }
+  for (const auto& [branch, want] : heard[false].all()) {
+    const Heard& got = heard[true][branch];
+    expect_same(got.tokens, want.tokens);
+    EXPECT_EQ(got.finish, want.finish);
+  }
+  EXPECT_EQ(heard[true][2].finish, FinishReason::kStop);
+  EXPECT_EQ(heard[true].finished(), heard[false].finished());
+  EXPECT_EQ(stats[true].steps, stats[false].steps);
+  EXPECT_EQ(stats[true].generated_tokens, stats[false].generated_tokens);
+  EXPECT_EQ(stats[false].steps_ahead, 0);
+  EXPECT_GT(stats[true].steps_ahead, 30);
+  EXPECT_EQ(stats[true].dropped_tokens, 1);
+  for (size_t i = 0; i < requests.size(); ++i) {  // the trees know the same tokens
+    std::vector<int32_t> tokens = requests[i].prompt;
+    for (const GeneratedToken& t : heard[true][static_cast<RequestId>(i + 1)].tokens) tokens.push_back(t.id);
+    tokens.resize(tokens.size() + 20, 1);
+    EXPECT_EQ(looking.match({}, tokens).matched, waiting.match({}, tokens).matched) << "request " << i;
+  }
+}
+
+// What needs a token on the host keeps everybody waiting for it.
+TEST_F(EngineTest, WhatNeedsTheTokenIsNotComputedAhead) {
+  Request penalised = request(20, 1, 12);
+  penalised.logits.repetition_penalty = 1.3f;
+  Engine engine(runner_, nullptr, {.scheduler = {.max_num_seqs = 4, .look_ahead = true}});
+  const RequestId a = engine.submit(penalised), b = engine.submit(request(20, 2, 12));
+  Listener heard;
+  heard.run(engine);
+  EXPECT_EQ(engine.stats().steps_ahead, 0);
+  expect_same(heard[a].tokens, alone(penalised).tokens);
+  expect_same(heard[b].tokens, alone(request(20, 2, 12)).tokens);
+}
+
+// A row that somebody else holds is found when the engine falls idle, and with a tree in debug mode at every
+// step, where the requests of that step end with it.
+TEST_F(EngineTest, ACacheThatContradictsItselfIsTold) {
+  for (bool debug : {false, true}) {
+    PrefixTree tree(runner_.pool(), {.debug = debug});
+    std::vector<std::string> faults;
+    Engine engine(runner_, &tree, {.on_fault = [&](const std::string& fault) { faults.push_back(fault); }});
+    Listener heard;
+    engine.submit(request(40, 1, 4));
+    heard.run(engine);
+    EXPECT_TRUE(faults.empty());
+    const Row stray = runner_.pool().take_row();
+    const RequestId id = engine.submit(request(40, 2, 4));
+    heard.run(engine);
+    if (debug) {
+      EXPECT_EQ(heard[id].finish, FinishReason::kError);
+      EXPECT_NE(heard[id].error.find("holders"), std::string::npos) << heard[id].error;
+    } else {
+      EXPECT_EQ(heard[id].finish, FinishReason::kLength);
+      ASSERT_EQ(faults.size(), 1u);
+      EXPECT_NE(faults[0].find("holders"), std::string::npos) << faults[0];
+    }
+  }
+}
+
 // The log of two requests, of which one is cancelled.
-std::string recorded(Runner& runner) {
+std::string recorded(Runner& runner, bool look_ahead = false) {
   std::string lines;
   {
     EventLog log([&](const std::string& line) { lines += line + "\n"; }, {{"about", "a test"}});
     PrefixTree tree(runner.pool());
     Engine engine(runner, &tree,
-                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
-    Request r = request(50, 3, 6);
+                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
+                   .log = &log});
+    Request r = request(50, 3, 16);
     r.n = 2;
-    r.logits.logit_bias = {{7, 0.1f}};
-    r.logits.bad_words = {{1, 2}};
+    if (!look_ahead) {
+      r.logits.logit_bias = {{7, 0.1f}};
+      r.logits.bad_words = {{1, 2}};
+    }
     r.salt = "s";
     const RequestId id = engine.submit(r);
     engine.step();
     engine.submit(request(20, 4, 9));
-    engine.step();
-    engine.step();
+    for (int i = 0; i < 5; ++i) engine.step();
     engine.cancel(id, 1);
+    EXPECT_FALSE(engine.reset_prefix_cache());  // not while requests are here
+    while (engine.step()) {
+    }
+    EXPECT_TRUE(engine.reset_prefix_cache());
+    engine.submit(r);  // computes its prompt anew
     while (engine.step()) {
     }
   }
   return lines;
 }
 
-ReplayReport replayed(Runner& runner, const std::string& lines) {
+ReplayReport replayed(Runner& runner, const std::string& lines, const ReadConstraint& read = nullptr,
+                      bool look_ahead = false) {
   std::istringstream in(lines);
   const boost::json::object header = read_log_header(in, "log");
   PrefixTree tree(runner.pool());
   std::optional<Engine> engine;
-  return replay(in, "log", header, [&](EventLog& log) -> Engine& {
+  const auto make_engine = [&](EventLog& log) -> Engine& {
     engine.emplace(
         runner, &tree,
-        EngineOptions{.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
+        EngineOptions{
+            .scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
+            .log = &log});
     return *engine;
-  });
+  };
+  return replay(in, "log", header, {.make_engine = make_engine, .read_constraint = read});
 }
 
 TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
   const std::string log = recorded(runner_);
   const ReplayReport report = replayed(runner_, log);
   EXPECT_EQ(report.difference, "");
-  EXPECT_EQ(report.requests, 2);
+  EXPECT_EQ(report.requests, 3);
   EXPECT_GT(report.steps, 5);
   // On other threads and kernels too; another model's bits are noticed.
   Runner plain = test::small_runner("k31", {.threads = 1, .cpu_kernels = "plain"});
@@ -429,6 +525,80 @@ TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
                load_weights("", config, {.format = LoadFormat::kDummy, .seed = 8, .show_progress = false}),
                {.threads = 2});
   EXPECT_NE(replayed(other, log).difference, "");
+}
+
+TEST_F(EngineTest, AReplayLooksAheadAsTheRunDid) {
+  const std::string log = recorded(runner_, true);
+  const ReplayReport report = replayed(runner_, log, nullptr, true);
+  EXPECT_EQ(report.difference, "");
+  EXPECT_FALSE(report.cut);
+  EXPECT_GT(report.steps, 10);
+}
+
+// Even tokens only, until an answer has `left` of them.
+class EvenTokens : public TokenConstraint {
+ public:
+  explicit EvenTokens(int left) : left_(left) {
+    for (int32_t t = 0; t < kVocab; t += 2) allowed_.push_back(t);
+  }
+  const std::vector<int32_t>& allowed() const override { return left_ > 0 ? allowed_ : any_; }
+  std::shared_ptr<const TokenConstraint> after(int32_t) const override {
+    return std::make_shared<EvenTokens>(left_ - 1);
+  }
+  boost::json::object record() const override { return {{"even", left_}}; }
+
+ private:
+  int left_;
+  std::vector<int32_t> allowed_, any_;
+};
+
+TEST_F(EngineTest, ALogKeepsConstraints) {
+  std::string lines;
+  {
+    EventLog log([&](const std::string& line) { lines += line + "\n"; }, {});
+    PrefixTree tree(runner_.pool());
+    Engine engine(runner_, &tree,
+                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
+    Request r = request(30, 3, 8);
+    r.logits.constraint = std::make_shared<EvenTokens>(5);
+    const RequestId id = engine.submit(r);
+    Listener heard;
+    heard.run(engine);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(heard[id].tokens[i].id % 2, 0);
+  }
+  const auto even = [](const boost::json::object& record) {
+    return std::make_shared<EvenTokens>(static_cast<int>(record.at("even").as_int64()));
+  };
+  EXPECT_EQ(replayed(runner_, lines, even).difference, "");
+  // Another constraint is another answer.
+  const auto fewer = [](const boost::json::object&) { return std::make_shared<EvenTokens>(0); };
+  EXPECT_NE(replayed(runner_, lines, fewer).difference, "");
+  try {
+    replayed(runner_, lines);
+    ADD_FAILURE() << "a constraint was left out";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("the model's vocabulary"), std::string::npos) << e.what();
+  }
+}
+
+// What --cache-memory says is all that rows and slots take.
+TEST_F(EngineTest, SlotsAreCountedAmongTheBytesOfTheCache) {
+  const ModelConfig config = test::small_config("k31");
+  const auto runner = [&](int64_t bytes, int64_t sequences) {
+    return Runner(config,
+                  load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
+                  {.threads = 1, .cache_bytes = bytes, .sequences = sequences});
+  };
+  const CachePlan& plan = runner_.pool().plan();
+  const int64_t bytes = 64 * plan.slot_bytes() + 100 * plan.row_bytes();
+  for (int64_t sequences : {1, 4, 256}) {
+    const Runner r = runner(bytes, sequences);
+    EXPECT_LE(r.pool().bytes(), bytes);
+    EXPECT_GT(r.pool().bytes(), bytes - plan.row_bytes());
+    EXPECT_EQ(r.pool().bytes(), r.pool().rows() * plan.row_bytes() + r.pool().slots() * plan.slot_bytes());
+    EXPECT_EQ(r.pool().slots(), std::min(sequences, bytes / 8 / plan.slot_bytes()));
+  }
 }
 
 TEST_F(EngineTest, ADamagedLogIsNamed) {

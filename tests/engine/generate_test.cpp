@@ -236,8 +236,7 @@ TEST(GenerateMemory, TooFewRowsForAllAtOnce) {
     return load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false});
   };
   Runner roomy(config, weights(), {.threads = 1});
-  Runner tight(config, weights(),
-               {.threads = 1, .cache_bytes = (CachedSequence::most_rows(plan, 60) + 1) * plan.row_bytes()});
+  Runner tight(config, weights(), {.threads = 1, .cache_rows = CachedSequence::most_rows(plan, 60) + 1});
   PrefixTree tree(tight.pool(), {.debug = true});
   std::vector<Request> requests;
   for (int i = 0; i < 4; ++i) requests.push_back(request(30, 40 + i % 2, {.seed = 3u + i}, 8));

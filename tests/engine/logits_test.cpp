@@ -132,20 +132,18 @@ TEST(Logits, DrawsFollowTheExactDistribution) {
   }
   std::vector<float> all;
   for (int i = 0; i < kCount; ++i) all.insert(all.end(), processed.begin(), processed.end());
-  const std::vector<SampleParams> params(kCount, {.temperature = temperature, .seed = 11});
-  std::vector<int64_t> positions(kCount);
-  for (int i = 0; i < kCount; ++i) positions[i] = i;
-  std::vector<int32_t> tokens(kCount);
-  std::vector<float> norm(kCount);
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < kCount; ++i)
+    rows.push_back({.params = {.temperature = temperature, .seed = 11}, .position = i});
+  std::vector<Drawn> drawn(kCount);
   cpu::PlainBackend(1).sample({.logits = all.data(),
-                               .params = params,
-                               .positions = positions,
-                               .tokens = tokens,
-                               .log_norm = norm,
+                               .rows = rows.data(),
+                               .drawn = drawn.data(),
+                               .count = kCount,
                                .vocab = kVocab,
                                .lanes = 1});
   std::vector<int> hits(kVocab);
-  for (int32_t t : tokens) ++hits[t];
+  for (const Drawn& d : drawn) ++hits[d.token];
   double statistic = 0;
   int kinds = 0;
   for (int v = 0; v < kVocab; ++v) {

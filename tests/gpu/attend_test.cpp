@@ -210,9 +210,9 @@ TEST(GpuAttend, ARowDoesNotDependOnChunksOrVerifyWidths) {
   }
 }
 
-// One step of decoding rows, verifications of every width and prefills, which one kernel takes in turns; a row
-// alone and a dozen of the decoding ones are taken by clusters of 16 and of 8 blocks. Lengths lie around the
-// tiles and around what such a cluster walks in a round.
+// One step of decoding rows, verifications of every width and prefills, which one kernel takes in turns; a
+// row alone and a dozen of the decoding ones are taken by clusters of 16 and of 8 blocks. Lengths lie around
+// the tiles and around what such a cluster walks in a round.
 TEST(GpuAttend, MixesOfDecodingVerifyingAndPrefill) {
   constexpr int kLengths[] = {1, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049};
   constexpr int kDecoding = std::size(kLengths);

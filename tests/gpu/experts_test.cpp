@@ -181,7 +181,8 @@ TEST(MoeExpertsOnDevice, OneExpertTakesAll) {
 // The kernel for many rows: outputs that end inside a block and inside a cluster, K that ends inside a stage,
 // one segment and eight, several tiles of an expert.
 TEST(MoeExpertsOnDevice, Bf16ManyRows) {
-  for (const Sizes& s : {Sizes{1096, 352, 4, 2, 330}, Sizes{2048, 160, 4, 2, 330}, Sizes{200, 1120, 4, 2, 330}})
+  for (const Sizes& s :
+       {Sizes{1096, 352, 4, 2, 330}, Sizes{2048, 160, 4, 2, 330}, Sizes{200, 1120, 4, 2, 330}})
     test_lanes<SharedMatrix>(s, {1, 7, 30, 129, 140}, 24);
 }
 
@@ -219,7 +220,8 @@ TEST(MoeExpertsOnDevice, Mxfp4ScaleCodes) {
       ASSERT_EQ(std::isnan(got[r * s.in + d]), nan) << "row " << r << ", output " << d;
     }
   }
-  // Output by output, because some are 2^70 times the others; each from two rounded values, and over few rows.
+  // Output by output, because some are 2^70 times the others; each from two rounded values, and over few
+  // rows.
   for (int expert : {0, 2}) {
     for (int d = 0; d < s.in; ++d) {
       double error = 0, norm = 0;

@@ -154,7 +154,9 @@ TEST(GpuIndexSelect, LongerRowsThanAClusterHolds) {
       [](int p) { return static_cast<float>(200 - p / 1'000); },
       plateau(16'300, 18'200),    // across a border, and not enough of it
       plateau(131'000, 140'000),  // in what lies beyond two rounds
-      [](int p) { return p % 8'192 < 128 ? 3.0f : p % 2 ? 2.0f : 1.0f; },
+      [](int p) { return p % 8'192 < 128 ? 3.0f
+                         : p % 2         ? 2.0f
+                                         : 1.0f; },
   };
   ScoredRows c;
   c.add(131'079, patterns);  // 131,072 to 131,079

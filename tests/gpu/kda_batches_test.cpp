@@ -34,11 +34,8 @@ struct Sequences {
     for (size_t s = 0; s < together.size(); ++s) {
       const int rows = std::min(wanted(static_cast<int>(s)), tokens() - at[s]);
       if (rows == 0) continue;
-      parts.push_back({.run = &together[s],
-                       .x = together[s].x,
-                       .start = at[s],
-                       .rows = rows,
-                       .accepted = at[s] + rows});
+      parts.push_back(
+          {.run = &together[s], .x = together[s].x, .start = at[s], .rows = rows, .accepted = at[s] + rows});
       at[s] += rows;
     }
     if (!parts.empty()) step(gpu(), parts);
@@ -49,8 +46,8 @@ struct Sequences {
   }
 };
 
-// Decoding of more than 64 sequences in every phase of a chunk, in lock step and not, with drafts' widths: few
-// enough heads in all for blocks of a slice, and more.
+// Decoding of more than 64 sequences in every phase of a chunk, in lock step and not, with drafts' widths:
+// few enough heads in all for blocks of a slice, and more.
 TEST(KdaBatches, DecodingOfManySequences) {
   for (int heads : {1, 2}) {
     Sequences c(1000 + heads, 6, 130, 44, heads);

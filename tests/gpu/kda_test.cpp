@@ -8,7 +8,8 @@ namespace perigee {
 namespace {
 
 using test::Doubles, test::expect_same, test::GpuStep, test::kda_config, test::KdaInputs, test::Matrix,
-    test::Part, test::Random, test::same_bits, test::SequenceRun, test::Shared, test::step, test::stored_state;
+    test::Part, test::Random, test::same_bits, test::SequenceRun, test::Shared, test::step,
+    test::stored_state;
 
 constexpr int kHead = KdaInputs::kHead;
 // The products with S, T and M take fp32 values as two bf16 each and leave out lo · lo: about 2^-17 a term,

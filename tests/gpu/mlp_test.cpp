@@ -129,8 +129,9 @@ TEST(MoeRouteOnDevice, Ties) {
   }
 }
 
-// Logits of small integers are exact in any order of their sum, so that scores, ties and weights have the same
-// bits on both devices: many experts with the same score, some whose logit is NaN, one row that is all NaN.
+// Logits of small integers are exact in any order of their sum, so that scores, ties and weights have the
+// same bits on both devices: many experts with the same score, some whose logit is NaN, one row that is all
+// NaN.
 TEST(MoeRouteOnDevice, ManyExpertsTiesAndNaN) {
   constexpr int kHidden = 64, kRows = 40, kNanRow = 17;
   for (int count : {257, 384, 896, 2048}) {
@@ -267,8 +268,8 @@ TEST(ResidualOnDevice, EmbedLaneReduceAndHead) {
   EXPECT_LT(test::relative_l2(head(gpu()), head(plain)), 5e-6);
 }
 
-// Logits of more rows than the kernel for few takes, gathered in no order and twice; a row's are those that it
-// has alone.
+// Logits of more rows than the kernel for few takes, gathered in no order and twice; a row's are those that
+// it has alone.
 TEST(ResidualOnDevice, HeadOfManyGatheredRows) {
   constexpr int kHidden = 520, kVocab = 300, kRows = 220;
   Random random(4);

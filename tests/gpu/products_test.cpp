@@ -160,8 +160,8 @@ TEST(ProductsOnDevice, GluPanelsAndTails) {
   const Shared<bf16> all = glu(x, kMost);
   for (int rows : {1, 64, 65, 128, 129, 257}) {
     for (int first : {0, kMost - rows}) {
-      EXPECT_TRUE(test::same_rows(glu(test::rows_of(x, first, rows, kShape.k), rows), all, 1, first,
-                                  kShape.outputs))
+      EXPECT_TRUE(
+          test::same_rows(glu(test::rows_of(x, first, rows, kShape.k), rows), all, 1, first, kShape.outputs))
           << rows << " rows from " << first;
     }
   }
@@ -203,8 +203,11 @@ TEST(ProductsOnDevice, SeveralAreEachAlone) {
     gpu().memory().wait();
     return std::pair(wide, narrow);
   };
-  for (const std::vector<int>& which : {std::vector<int>{3}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5, 6, 7},
-                                        {0, 1, 2, 3, 4, 5, 6, 7, 8}, {2, 3, 9 + 3, 9 + 4}}) {
+  for (const std::vector<int>& which : {std::vector<int>{3},
+                                        {0, 1, 2, 3, 4},
+                                        {0, 1, 2, 3, 4, 5, 6, 7},
+                                        {0, 1, 2, 3, 4, 5, 6, 7, 8},
+                                        {2, 3, 9 + 3, 9 + 4}}) {
     for (int rows : {1, 3, 8, 9, 64, 65, kMost}) {
       const auto [wide, narrow] = run(which, rows, true);
       const auto [want_wide, want_narrow] = run(which, rows, false);

@@ -52,9 +52,9 @@ testing::AssertionResult same_rows(const Shared<T>& part, const Shared<T>& all, 
     const int64_t lane = i / width / rows, row = i / width % rows, at = i % width;
     const T got = part[i], want = all[(lane * all_rows + first + row) * width + at];
     if (std::memcmp(&got, &want, sizeof(T)) == 0 || (is_nan(got) && is_nan(want))) continue;
-    return testing::AssertionFailure() << "lane " << lane << ", row " << first + row << ", column " << at
-                                       << ": bits " << std::hex << bits_of(got) << " instead of "
-                                       << bits_of(want);
+    return testing::AssertionFailure()
+           << "lane " << lane << ", row " << first + row << ", column " << at << ": bits " << std::hex
+           << bits_of(got) << " instead of " << bits_of(want);
   }
   return testing::AssertionSuccess();
 }

@@ -482,33 +482,42 @@ TEST(FastSample, RandomCases) {
         if (i % 10 == 9 && random.below(500) == 0) x = std::numeric_limits<float>::infinity();
         if (random.below(100) == 0) x = random.below(2) ? 1e-39f : -1e-39f;
       }
-      std::vector<SampleParams> params;
-      std::vector<int64_t> positions;
+      std::vector<SampleRow> sample_rows;
+      std::vector<float> processed(logits.rbegin(), logits.rbegin() + vocab);
       for (int r = 0; r < rows; ++r) {
         const float temperatures[] = {0.0f, 0.5f, 1.0f, 1.7f};
-        params.push_back(
-            {.temperature = temperatures[random.below(4)],
-             .top_p = random.below(2) ? 1.0f : 0.05f + 0.3f * static_cast<float>(random.below(4)),
-             .top_k = random.below(2) ? 0 : 1 + random.below(vocab + 3),
-             .seed = static_cast<uint64_t>(random.below(1 << 30)) << 20 | 5});
-        positions.push_back((int64_t{random.below(1000)} << 31) + random.below(1000));
+        const SampleParams params{
+            .temperature = temperatures[random.below(4)],
+            .top_p = random.below(2) ? 1.0f : 0.05f + 0.3f * static_cast<float>(random.below(4)),
+            .top_k = random.below(2) ? 0 : 1 + random.below(vocab + 3),
+            .seed = static_cast<uint64_t>(random.below(1 << 30)) << 20 | 5};
+        sample_rows.push_back({.params = params,
+                               .position = (int64_t{random.below(1000)} << 31) + random.below(1000),
+                               .processed = random.below(3) ? nullptr : processed.data()});
       }
       const int lanes = 1 << random.below(6);
-      std::vector<int32_t> tokens[2] = {std::vector<int32_t>(rows), std::vector<int32_t>(rows)};
-      std::vector<float> norms[2] = {std::vector<float>(rows), std::vector<float>(rows)};
+      std::vector<Drawn> drawn[2] = {std::vector<Drawn>(rows), std::vector<Drawn>(rows)};
       Backend* backends[2] = {fast.backend.get(), &plain};
       for (int b = 0; b < 2; ++b) {
         backends[b]->sample({.logits = logits.data(),
-                             .params = params,
-                             .positions = positions,
-                             .tokens = tokens[b],
-                             .log_norm = norms[b],
+                             .rows = sample_rows.data(),
+                             .drawn = drawn[b].data(),
+                             .count = rows,
                              .vocab = vocab,
                              .lanes = lanes});
       }
-      EXPECT_TRUE(same_bits(tokens[0], tokens[1]))
-          << fast.name << " case " << i << ", " << vocab << " tokens";
-      EXPECT_TRUE(same_bits(norms[0], norms[1])) << fast.name << " case " << i << ", " << vocab << " tokens";
+      const auto same = [&](auto Drawn::* member) {
+        const auto all = [&](const std::vector<Drawn>& from) {
+          std::vector<std::remove_cvref_t<decltype(from[0].*member)>> out;
+          for (const Drawn& d : from) out.push_back(d.*member);
+          return out;
+        };
+        EXPECT_TRUE(same_bits(all(drawn[0]), all(drawn[1])))
+            << fast.name << " case " << i << ", " << vocab << " tokens";
+      };
+      same(&Drawn::token);
+      same(&Drawn::logit);
+      same(&Drawn::log_norm);
     }
   }
 }

@@ -1,5 +1,6 @@
 // sample: its distribution by chi-square tests with fixed seeds, its normaliser, its ties, and what is no
 // number.
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -19,17 +20,21 @@ struct Samples {
 Samples draw(const std::vector<float>& logits, const SampleParams& params, int count, int lanes = 1) {
   std::vector<float> all;
   for (int i = 0; i < count; ++i) all.insert(all.end(), logits.begin(), logits.end());
-  const std::vector<SampleParams> each(count, params);
-  std::vector<int64_t> positions(count);
-  std::iota(positions.begin(), positions.end(), 0);
-  Samples out{std::vector<int32_t>(count), std::vector<float>(count)};
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < count; ++i) rows.push_back({.params = params, .position = i});
+  std::vector<Drawn> drawn(count);
   cpu::PlainBackend(2).sample({.logits = all.data(),
-                               .params = each,
-                               .positions = positions,
-                               .tokens = out.tokens,
-                               .log_norm = out.log_norm,
+                               .rows = rows.data(),
+                               .drawn = drawn.data(),
+                               .count = count,
                                .vocab = static_cast<int>(logits.size()),
                                .lanes = lanes});
+  Samples out;
+  for (const Drawn& d : drawn) {
+    EXPECT_EQ(std::memcmp(&d.logit, &logits[d.token], sizeof(float)), 0);
+    out.tokens.push_back(d.token);
+    out.log_norm.push_back(d.log_norm);
+  }
   return out;
 }
 

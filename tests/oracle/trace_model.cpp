@@ -1,6 +1,6 @@
-// trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L] [--dense-segment POSITIONS]: runs the
-// tokens through the engine and writes logits, selections and the residual stream after every layer, for the
-// fp64 oracle to judge.
+// trace_model MODEL TOKENS.json OUT.safetensors [--threads N] [--lanes L] [--dense-segment POSITIONS]: runs
+// the tokens through the engine and writes logits, selections and the residual stream after every layer, for
+// the fp64 oracle to judge.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "cache/break_reuse.h"
 #include "ops/break_rule.h"
 #include "properties/options.h"
 
@@ -23,7 +24,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const std::string prefix = "--break-rule=";
-    const std::string kernels = "--cpu-kernels=", device = "--device=";
+    const std::string kernels = "--cpu-kernels=", device = "--device=", overload = "--overload=";
     if (arg == "--long") {
       perigee::test::g_long = true;
       continue;
@@ -36,12 +37,22 @@ int main(int argc, char** argv) {
       perigee::test::g_cpu_kernels = arg.substr(kernels.size());
       continue;
     }
+    if (arg == prefix + "reuse") {  // no rule of the numerics: the cache's
+      perigee::g_reuse_broken = true;
+      testing::GTEST_FLAG(filter) = "PrefixReuse.AnExactRepeat/k31";
+      continue;
+    }
+    if (arg.starts_with(overload)) {
+      perigee::test::g_overload_seconds = std::stod(arg.substr(overload.size()));
+      testing::GTEST_FLAG(filter) = "Overload.*";
+      continue;
+    }
     const auto rule = arg.starts_with(prefix) ? perigee::parse_rule(arg.substr(prefix.size())) : std::nullopt;
     if (!rule) {
       std::fprintf(stderr,
                    "unknown argument '%s'; use "
-                   "--device=cpu|cuda, --cpu-kernels=NAME, --long or "
-                   "--break-rule=row|segment|lane|key|position|selection|stored-form|random\n",
+                   "--device=cpu|cuda, --cpu-kernels=NAME, --long, --overload=SECONDS or "
+                   "--break-rule=row|segment|lane|key|position|selection|stored-form|random|reuse\n",
                    arg.c_str());
       return 2;
     }

@@ -15,6 +15,8 @@ inline std::string g_cpu_kernels = "auto";
 inline std::string g_device = "cpu";
 // More random traffic and longer sequences, for `make test-all`.
 inline bool g_long = false;
+// How long the overload runs; 0: a few rounds.
+inline double g_overload_seconds = 0;
 
 // `options` on that device, with a small cache there: many runners live at once.
 inline RunnerOptions on_device(RunnerOptions options) {

@@ -18,17 +18,20 @@ constexpr int kLongest = 150;  // prompt and answer
 using Random = std::mt19937_64;
 int pick(Random& random, int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); }
 
-Request random_request(Random& random, std::vector<std::vector<int32_t>>& prompts, int vocab) {
+}  // namespace
+
+Request random_request(Random& random, Prompts& prompts, int vocab) {
   Request r;
-  const int kind =
-      prompts.empty() ? 0 : pick(random, 0, 3);  // new, repeated, gone on from, parting from one before
+  const int kind = prompts.empty() ? 0 : pick(random, 0, 3);  // new, repeated, gone on from, parting
   if (kind > 0) r.prompt = prompts[random() % prompts.size()];
   if (kind == 3) r.prompt.resize(pick(random, 1, static_cast<int>(r.prompt.size())));
   if (kind != 1) {
-    for (int32_t t : random_tokens(pick(random, 1, 70), random() % 6, vocab)) r.prompt.push_back(t);
+    for (int32_t t : random_tokens(pick(random, 1, 70), random() % 6, vocab))
+      r.prompt.push_back(t == kDamagedToken ? t + 1 : t);
   }
   r.max_tokens = pick(random, 1, 12);
   r.prompt.resize(std::min<size_t>(r.prompt.size(), kLongest - r.max_tokens));
+  if (random() % 25 == 0) r.prompt[random() % r.prompt.size()] = kDamagedToken;
   prompts.push_back(r.prompt);
   r.sampling = {.temperature = random() % 4 ? 1.0f : 0.0f,
                 .top_p = random() % 2 ? 1.0f : 0.9f,
@@ -46,8 +49,6 @@ Request random_request(Random& random, std::vector<std::vector<int32_t>>& prompt
   return r;
 }
 
-}  // namespace
-
 TrafficScript random_traffic(uint64_t seed, int actions, int vocab) {
   Random random(seed);
   TrafficScript script{.seed = seed};
@@ -57,8 +58,9 @@ TrafficScript random_traffic(uint64_t seed, int actions, int vocab) {
   script.scheduler.max_drafts = random() % 3 ? pick(random, 1, 7) : 0;
   script.tree = {.checkpoint_share = random() % 2 ? 0.7 : 0.25, .checkpoint_spacing = 64, .debug = true};
   script.spare_rows = random() % 2 ? pick(random, 0, 8) : pick(random, 20, 60);
-  script.store_rows = random() % 2 ? pick(random, 4, 40) : 0;
-  std::vector<std::vector<int32_t>> prompts;
+  script.memory_rows = random() % 2 ? pick(random, 4, 40) : 0;
+  script.file_rows = random() % 2 ? pick(random, 4, 40) : 0;
+  Prompts prompts;
   int submitted = 0;
   for (int i = 0; i < actions; ++i) {
     TrafficAction a;
@@ -80,11 +82,11 @@ TrafficScript random_traffic(uint64_t seed, int actions, int vocab) {
 
 std::string to_string(const TrafficScript& s) {
   std::string out = fmt::format(
-      "seed {} · max_num_seqs {} · max_num_batched_tokens {} · max_drafts {} · checkpoint_share {} · spare "
-      "rows {} · "
-      "slots {} · store rows {}\n",
+      "seed {} · max_num_seqs {} · max_num_batched_tokens {} · max_drafts {} · look_ahead {} · "
+      "checkpoint_share {} · spare rows {} · slots {} · rows in tiers {} + {}\n",
       s.seed, s.scheduler.max_num_seqs, s.scheduler.max_num_batched_tokens, s.scheduler.max_drafts,
-      s.tree.checkpoint_share, s.spare_rows, s.slots, s.store_rows);
+      s.scheduler.look_ahead.value_or(false), s.tree.checkpoint_share, s.spare_rows, s.slots, s.memory_rows,
+      s.file_rows);
   for (const TrafficAction& a : s.actions) {
     if (a.kind == TrafficAction::Kind::kStep) {
       out += fmt::format("step ×{}\n", a.count);

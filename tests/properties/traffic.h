@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,17 @@ struct TrafficScript {
   PrefixTreeOptions tree = {};
   int64_t spare_rows = 0;  // of the pool, beside those that one request alone needs
   int64_t slots = 4;
-  int64_t store_rows = 0;  // of the host tier behind the tree; 0: none
+  int64_t memory_rows = 0, file_rows = 0;  // of the tiers behind the tree; 0: none
   std::vector<TrafficAction> actions;
 };
+
+// Its embedding shall be NaN: whatever is computed after it is, states and rows too. A few prompts have it.
+constexpr int32_t kDamagedToken = 5;
+
+// A prompt that is new, or repeats, goes on from or parts from one of `prompts`, which it joins; with any of
+// what a request may ask for.
+using Prompts = std::vector<std::vector<int32_t>>;
+Request random_request(std::mt19937_64& random, Prompts& prompts, int vocab);
 
 TrafficScript random_traffic(uint64_t seed, int actions, int vocab);
 // As lines that a person can read and type in again.

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "text/chat.h"
+#include "text/grammar_record.h"
 #include "text/grammar_sources.h"
 
 namespace perigee {
@@ -407,6 +408,51 @@ TEST(Grammar, AnAnswerMayThinkAndThenMustBeJson) {
   EXPECT_FALSE(takes(answer("{\"a\": 1")));
   EXPECT_FALSE(takes({"thinking", "<|end_of_msg|>"}));
   EXPECT_FALSE(takes(with({"{}", "<|end_of_msg|>"})));
+}
+
+// A recorded grammar is the same one: the same record, and the same tokens at every place of a text.
+TEST(Grammar, ARecordGivesTheSameGrammar) {
+  Grammar grammar;
+  grammar.new_rule();
+  AnswerShape shape;
+  shape.content = any_json(grammar, true);
+  const auto format = make_chat_format(tokenizer());
+  format->answer_grammar(grammar, shape);
+  const boost::json::object record = grammar_record(grammar);
+  // As a log keeps it: text.
+  const boost::json::value read = boost::json::parse(boost::json::serialize(record));
+  Grammar again = grammar_from_record(read.get_object());
+  EXPECT_EQ(boost::json::serialize(grammar_record(again)), boost::json::serialize(record));
+  EXPECT_EQ(again.size(), grammar.size());
+  GrammarMachine a(std::move(grammar), tree(), format->stop_ids()),
+      b(std::move(again), tree(), format->stop_ids());
+  const GrammarMachine::State *x = a.start(), *y = b.start();
+  for (int32_t id : tokenizer().encode("thinking about {[")) {
+    EXPECT_EQ(a.allowed(x), b.allowed(y));
+    x = a.after(x, id);
+    y = b.after(y, id);
+    ASSERT_TRUE(x && y);
+  }
+}
+
+TEST(Grammar, ADamagedRecordIsRefused) {
+  const auto error_of = [](const std::string& text) -> std::string {
+    try {
+      grammar_from_record(boost::json::parse(text).as_object());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kBadFile);
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of(R"({"rules":[[[0,0]]],"sets":[[97,122]]})"), "no error");
+  EXPECT_NE(error_of(R"({"sets":[]})").find("no rules"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[[0,1]]],"sets":[[97,122]]})").find("not there"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[[1,1]]],"sets":[]})").find("not there"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[[7,0]]],"sets":[]})").find("unknown kind"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[[0]]],"sets":[]})").find("no value"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[[0,0]]],"sets":[[97,256]]})").find("[0, 255]"), std::string::npos);
+  EXPECT_NE(error_of(R"({"rules":[[]],"sets":[[97,98],[97,98]]})").find("twice"), std::string::npos);
 }
 
 }  // namespace

@@ -42,7 +42,13 @@ class PlainBackend : public Backend {
   void write_latents(const MlaQueryArgs&);
   void choose_experts(const MoeRouteArgs&, const float* score);  // score [R, experts]
 
+  // What `sample` keeps for the next `embed`.
+  void keep_drawn_tokens(const SampleArgs&);
+
   ThreadPool pool_;
+
+ private:
+  std::vector<int32_t> drawn_;
 };
 
 }  // namespace perigee::cpu

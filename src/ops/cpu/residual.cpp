@@ -11,7 +11,8 @@ namespace perigee::cpu {
 
 void PlainBackend::embed(const EmbedArgs& a) {
   for (size_t r = 0; r < a.tokens.size(); ++r) {
-    std::memcpy(a.out + r * a.hidden, a.table + int64_t{a.tokens[r]} * a.hidden, a.hidden * sizeof(bf16));
+    const int64_t token = a.tokens[r] < 0 ? drawn_[row_of_drawn(a.tokens[r])] : a.tokens[r];
+    std::memcpy(a.out + r * a.hidden, a.table + token * a.hidden, a.hidden * sizeof(bf16));
   }
 }
 

@@ -75,15 +75,21 @@ int32_t draw(std::vector<float> z, const SampleParams& p, int64_t position, int 
 
 }  // namespace
 
+void PlainBackend::keep_drawn_tokens(const SampleArgs& a) {
+  drawn_.resize(a.count);
+  for (int r = 0; r < a.count; ++r) drawn_[r] = a.drawn[r].token;
+}
+
 void PlainBackend::sample(const SampleArgs& a) {
-  const int64_t rows = static_cast<int64_t>(a.params.size());
-  pool_.run(rows, [&](int64_t r) {
-    const float* z = a.logits + r * a.vocab;
+  pool_.run(a.count, [&](int64_t r) {
+    const SampleRow& row = a.rows[r];
+    const float *raw = a.logits + r * a.vocab, *z = row.processed ? row.processed : raw;
     // With the random rule broken, the noise is keyed by the row of the batch.
-    const int64_t position = rule_broken(Rule::kRandom) ? r : a.positions[r];
-    a.tokens[r] = draw(std::vector<float>(z, z + a.vocab), a.params[r], position, a.lanes);
-    a.log_norm[r] = log_sum_exp(z, a.vocab, a.lanes);
+    const int64_t position = rule_broken(Rule::kRandom) ? r : row.position;
+    const int32_t token = draw(std::vector<float>(z, z + a.vocab), row.params, position, a.lanes);
+    a.drawn[r] = {.token = token, .logit = raw[token], .log_norm = log_sum_exp(raw, a.vocab, a.lanes)};
   });
+  keep_drawn_tokens(a);
 }
 
 }  // namespace perigee::cpu

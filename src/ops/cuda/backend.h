@@ -52,7 +52,8 @@ class CudaBackend final : public Backend {
   std::string architecture_;
   DeviceMemory memory_;
   StepTables tables_;
-  Arena scratch_;  // of a stage, on the device
+  Arena scratch_;      // of a stage, on the device
+  MemoryBlock drawn_;  // [rows] tokens of the last `sample`
   StepRecorder recorder_;
 };
 

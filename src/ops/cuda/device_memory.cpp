@@ -1,21 +1,43 @@
 #include "ops/cuda/device_memory.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/cuda/cuda_check.h"
 
 namespace perigee::cuda {
 
+std::byte* PageLockedMemory::allocate(int64_t bytes) {
+  void* at = nullptr;
+  const size_t size = static_cast<size_t>(std::max<int64_t>(1, bytes));
+  cuda_check(cudaMallocHost(&at, size), "cudaMallocHost");
+  std::memset(at, 0, size);
+  return static_cast<std::byte*>(at);
+}
+
 DeviceMemory::DeviceMemory() {
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  for (cudaEvent_t& event : events_)
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
 DeviceMemory::~DeviceMemory() {
-  descriptors_ = {};
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
   cudaStreamDestroy(stream_);
 }
 
-void DeviceMemory::wait() { cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+int64_t DeviceMemory::mark() {
+  ++marks_;
+  cuda_check(cudaEventRecord(events_[marks_ % std::ssize(events_)], stream_), "cudaEventRecord");
+  return marks_;
+}
+
+// An event that has been taken for a later mark is waited for as well: it comes after.
+void DeviceMemory::wait(int64_t mark) {
+  cuda_check(cudaEventSynchronize(events_[mark % std::ssize(events_)]), "cudaEventSynchronize");
+}
+
+void DeviceMemory::wait_for_stream() { cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 std::byte* DeviceMemory::allocate(int64_t bytes) {
   ++generation_;
@@ -35,15 +57,11 @@ void DeviceMemory::copy(std::span<const PieceCopy> pieces) {
   if (pieces.empty()) return;
   if (pieces.size() == 1 && pieces[0].count == 1) {
     cuda_check(cudaMemcpyAsync(pieces[0].to, pieces[0].from, static_cast<size_t>(pieces[0].bytes),
-                               cudaMemcpyDeviceToDevice, stream_),
-               "cudaMemcpyAsync on the device");
+                               cudaMemcpyDefault, stream_),
+               "cudaMemcpyAsync of a piece");
     return;
   }
-  const std::lock_guard lock(mutex_);
-  const int64_t bytes = static_cast<int64_t>(pieces.size_bytes());
-  if (descriptors_.bytes() < bytes) descriptors_ = MemoryBlock(*this, bytes);
-  upload(descriptors_.data(), pieces.data(), bytes);
-  launch_copy_pieces(descriptors_.as<PieceCopy>(), static_cast<int>(pieces.size()), stream_);
+  launch_copy_pieces(pieces, stream_);
 }
 
 void DeviceMemory::fill(void* at, uint8_t byte, int64_t bytes) {
@@ -54,13 +72,13 @@ void DeviceMemory::fill(void* at, uint8_t byte, int64_t bytes) {
 void DeviceMemory::upload(void* to, const void* host, int64_t bytes) {
   cuda_check(cudaMemcpyAsync(to, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
              "cudaMemcpyAsync to the device");
-  wait();
+  wait_for_stream();
 }
 
 void DeviceMemory::download(void* host, const void* from, int64_t bytes) {
   cuda_check(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
              "cudaMemcpyAsync to the host");
-  wait();
+  wait_for_stream();
 }
 
 }  // namespace perigee::cuda

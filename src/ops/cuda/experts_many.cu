@@ -316,7 +316,7 @@ void many_experts(const MoeExpertsArgs& a, Arena& scratch, cudaStream_t stream) 
   bf16* down = scratch.take<bf16>(int64_t{entries} * column_lanes * a.in);
   constexpr int kReorderThreads = 128;
   const unsigned parts = static_cast<unsigned>((padded_in / kPiece + kReorderThreads - 1) / kReorderThreads);
-  reorder_kernel<<<parts * static_cast<unsigned>(a.rows), kReorderThreads, 0, stream>>>(a.z, z, a.in, parts);
+  reorder_kernel<<<parts* static_cast<unsigned>(a.rows), kReorderThreads, 0, stream>>>(a.z, z, a.in, parts);
   cuda_check(cudaGetLastError(), "launching the reordering of the experts' input");
   if (padded_k != k) {
     cuda_check(cudaMemsetAsync(act, 0, static_cast<size_t>(entries) * column_lanes * padded_k * sizeof(bf16),

@@ -1,7 +1,7 @@
-// The scores of index_select on any GPU since sm_80, on Hopper of keys that are not fp8 (index_scores_sm90.cu
-// has those): blocks of 256 keys times some rows of one sequence. A
-// score has one order of additions: q·k is one chain over the 128 dimensions; of every 32 heads four threads
-// add eight each, ascending, on top of the 32 before; the four are added as (0 + 1) + (2 + 3).
+// The scores of index_select on any GPU since sm_80, on Hopper of what index_scores_sm90.cu does not take:
+// blocks of 256 keys times some rows of one sequence. A score has one order of additions: q·k is one chain
+// over the 128 dimensions; of every 32 heads four threads add eight each, ascending, on top of the 32 before;
+// the four are added as (0 + 1) + (2 + 3).
 #include <algorithm>
 
 #include "ops/cuda/cuda_check.h"

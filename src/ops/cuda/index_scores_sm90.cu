@@ -1,6 +1,7 @@
-// The scores of index_select from fp8 keys on Hopper: a block has 256 keys, a page of 64 a warpgroup as the
-// first operand of products of e4m3 whose columns are the heads of some rows, and goes through rows of one
-// sequence. A warp copies heads into a ring of stages; some warpgroups make scores while others multiply.
+// The scores of index_select from fp8 keys and 32 heads on Hopper: a block has 256 keys, a page of 64 a
+// warpgroup as the first operand of products of e4m3 whose columns are the heads of some rows, and goes
+// through rows of one sequence. A warp copies heads into a ring of stages; some warpgroups make scores while
+// others multiply.
 //
 // A score has one order of additions: q·k is one chain over the 128 dimensions; of every 32 heads four
 // threads add eight each in fp32, ascending, on top of the 32 before; the four are added as (0 + 1) + (2 +
@@ -39,7 +40,7 @@ __device__ float nan() { return __uint_as_float(0x7FFFFFFFu); }
 // Whether any of four codes is NaN.
 __device__ bool any_nan(uint32_t codes) { return ((codes & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u; }
 
-// A stage has kItems items: the heads of as many rows, or rows by groups of heads.
+// A stage has the heads of kItems rows.
 template <int kItems>
 struct Memory {
   struct alignas(1024) Stage {
@@ -54,26 +55,22 @@ struct Memory {
   CopyBarrier full[kStages], free[kStages];
 };
 
-// The rows of a block: as items of the launch.
-struct Items {
-  int begin, end, groups;
-};
-
-// The page of a warpgroup. kWhole: all groups have 32 heads, and a row is one item.
-template <int kItems, bool kWhole>
+// The page of a warpgroup.
+template <int kItems>
 class Scorer {
  public:
   __device__ Scorer(const ScoreParameters& a, Memory<kItems>& memory, int group, float key_scale,
                     uint16_t* order)
       : a_(a), m_(memory), key_(memory.key[group]), key_scale_(key_scale), order_(order) {}
 
-  __device__ void run(const Items& items) {
+  // Rows [begin, end).
+  __device__ void run(int begin, int end) {
     int step = 0;
-    for (int first = items.begin; first < items.end; first += kItems, ++step) {
+    for (int first = begin; first < end; first += kItems, ++step) {
       const int s = step % Memory<kItems>::kStages;
       wait_barrier(&m_.full[s], step / Memory<kItems>::kStages % 2);
       multiply(m_.stages[s].code);
-      add_heads(m_.stages[s].weight, first, items);
+      add_heads(m_.stages[s].weight, first, end);
       arrive_warp(&m_.free[s]);
     }
   }
@@ -90,47 +87,29 @@ class Scorer {
     pin(c_);
   }
 
-  // Scores of a stage's items. The thread has eight heads of two keys, 8 apart, of every item.
-  __device__ void add_heads(const float* weight, int first, const Items& items) {
-    if constexpr (kWhole) {
-      constexpr int kTogether = kItems == 1 ? 1 : 2;  // rows
-      float sum[kItems / kTogether][4] = {};
+  // Scores of a stage's rows. The thread has eight heads of two keys, 8 apart, of every row.
+  __device__ void add_heads(const float* weight, int first, int end) {
+    float sum[kItems / kTogether][4] = {};
 #pragma unroll
-      for (int i = 0; i < kItems; ++i)
-        add_item(weight, i, kHeadGroup, sum[i / kTogether][i % kTogether * 2],
-                 sum[i / kTogether][i % kTogether * 2 + 1]);
-      uint16_t* to = row_of_order(first);
+    for (int i = 0; i < kItems; ++i)
+      add_row(weight, i, sum[i / kTogether][i % kTogether * 2], sum[i / kTogether][i % kTogether * 2 + 1]);
+    uint16_t* to = row_of_order(first);
 #pragma unroll
-      for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride)
-        write(sum[i / kTogether], first + i, items.end, to);
-    } else {
-      for (int i = 0; i < kItems; ++i) {
-        const int item = first + i;
-        add_item(weight, i, a_.heads - item % items.groups * kHeadGroup, sum_[0], sum_[1]);
-        if ((item + 1) % items.groups != 0) continue;
-        const float sum[4] = {sum_[0], sum_[1]};
-        write(sum, item / items.groups, items.end / items.groups, row_of_order(item / items.groups));
-        sum_[0] = sum_[1] = 0.0f;
-      }
-    }
+    for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride)
+      write(sum[i / kTogether], first + i, end, to);
   }
 
-  // Two keys' terms of an item of which `heads` heads exist.
-  __device__ void add_item(const float* weight, int i, int heads, float& first_key, float& second_key) const {
+  // Two keys' terms of row i of the stage.
+  __device__ void add_row(const float* weight, int i, float& first_key, float& second_key) const {
     const int t = static_cast<int>(threadIdx.x) % 4;
     const float4* w = reinterpret_cast<const float4*>(weight + i * kHeadGroup + 8 * t);
     const float4 low = w[0], high = w[1];
     const float of_head[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      if (j != i) continue;
-#pragma unroll
-      for (int h = 0; h < 8; ++h) {  // heads that do not exist add nothing, not even 0 · ∞
-        if (!kWhole && 8 * t + h >= heads) continue;
-        const float* c = &c_[16 * j + h / 2 * 4 + h % 2];
-        first_key = __fmaf_rn(of_head[h], small_relu(c[0]), first_key);
-        second_key = __fmaf_rn(of_head[h], small_relu(c[2]), second_key);
-      }
+    for (int h = 0; h < 8; ++h) {
+      const float* c = &c_[16 * i + h / 2 * 4 + h % 2];
+      first_key = __fmaf_rn(of_head[h], small_relu(c[0]), first_key);
+      second_key = __fmaf_rn(of_head[h], small_relu(c[2]), second_key);
     }
   }
 
@@ -141,11 +120,12 @@ class Scorer {
   }
   __device__ void write(const float (&sum)[4], int row, int end, uint16_t* to) const {
     const int t = static_cast<int>(threadIdx.x) % 4;
-    constexpr bool kTwoRows = kWhole && kItems > 1;
     const float score = key_scale_ * (add_over_four(sum) * kSmall);
-    if (kTwoRows ? row + t / 2 < end : t < 2 && row < end)
+    if (t / 2 < kTogether && row + t / 2 < end)
       *to = static_cast<uint16_t>(order_key(static_cast<bf16>(bf16_pair(score, 0.0f))));
   }
+
+  static constexpr int kTogether = kItems == 1 ? 1 : 2;  // rows that four threads write together
 
   const ScoreParameters& a_;
   Memory<kItems>& m_;
@@ -153,10 +133,9 @@ class Scorer {
   float key_scale_;
   uint16_t* order_;  // the thread's key, in the launch's first row
   float c_[16 * kItems] = {};
-  float sum_[2] = {};  // of a row so far
 };
 
-template <int kItems, bool kWhole>
+template <int kItems>
 __global__ void __launch_bounds__(kThreads, 1)
     index_score_fp8_kernel(const __grid_constant__ ScoreParameters a, int rows_of_block) {
   constexpr IndexKeyFormat kFormat = IndexKeyFormat::kFp8;
@@ -173,8 +152,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     wait_for_previous();
     return;
   }
-  const int groups = (a.heads + kHeadGroup - 1) / kHeadGroup;
-  const Items items{begin * groups, end * groups, groups};
   if (thread == 0) {
     for (int s = 0; s < Memory<kItems>::kStages; ++s) {
       init_barrier(&m.full[s], 1);
@@ -208,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == kMultipliers / kWarpgroup) {
     if (thread != kMultipliers) return;
     int step = 0;
-    for (int first = items.begin; first < items.end; first += kItems, ++step) {
+    for (int first = begin; first < end; first += kItems, ++step) {
       const int s = step % Memory<kItems>::kStages, round = step / Memory<kItems>::kStages;
       if (round > 0) wait_barrier(&m.free[s], (round - 1) % 2);
       arrive_expecting(&m.full[s], Memory<kItems>::kStageBytes);
@@ -230,17 +207,17 @@ __global__ void __launch_bounds__(kThreads, 1)
           key_scale = nan();
       }
     }
-    Scorer<kItems, kWhole>(a, m, group, key_scale, a.order + first_key + key).run(items);
+    Scorer<kItems>(a, m, group, key_scale, a.order + first_key + key).run(begin, end);
   }
 }
 
-template <int kItems, bool kWhole>
+template <int kItems>
 void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Memory<kItems>);
-  static const cudaError_t raised = cudaFuncSetAttribute(index_score_fp8_kernel<kItems, kWhole>,
+  static const cudaError_t raised = cudaFuncSetAttribute(index_score_fp8_kernel<kItems>,
                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cuda_check(raised, "cudaFuncSetAttribute of index_score_fp8");
-  launch_overlapping(index_score_fp8_kernel<kItems, kWhole>,
+  launch_overlapping(index_score_fp8_kernel<kItems>,
                      {.grid = grid, .threads = kThreads, .shared_bytes = kBytes}, stream, p, rows_of_block);
 }
 
@@ -259,52 +236,40 @@ struct PackParameters {
   const float* weight;
   uint8_t* code;
   float* packed_weight;
-  int heads, groups;
   int64_t pieces;
 };
 __global__ void pack_index_query_kernel(const PackParameters a) {
   begin_in_turn();
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (at >= a.pieces) return;
-  const int piece = static_cast<int>(at % kKeyPieces), h = static_cast<int>(at / kKeyPieces % kHeadGroup);
-  const int64_t item = at / (kKeyPieces * kHeadGroup), row = item / a.groups;
-  const int head = static_cast<int>(item % a.groups) * kHeadGroup + h, column = column_of_head(h);
-  const bool exists = head < a.heads;
+  const int piece = static_cast<int>(at % kKeyPieces);
+  const int64_t head = at / kKeyPieces;  // of all rows
+  const int column = column_of_head(static_cast<int>(head % kHeadGroup));
+  const uint4* from = reinterpret_cast<const uint4*>(a.query + head * kIndexKeyDim + piece * 16);
+  const uint4 first = from[0], second = from[1];
+  const uint32_t pair[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
   uint32_t word[4] = {};
-  if (exists) {
-    const uint4* from =
-        reinterpret_cast<const uint4*>(a.query + (row * a.heads + head) * kIndexKeyDim + piece * 16);
-    const uint4 first = from[0], second = from[1];
-    const uint32_t pair[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) word[i / 2] |= e4m3_codes(pair[i]) << i % 2 * 16;
-  }
-  *reinterpret_cast<uint4*>(a.code + (item * kHeadGroup + column) * kIndexKeyDim +
+  for (int i = 0; i < 8; ++i) word[i / 2] |= e4m3_codes(pair[i]) << i % 2 * 16;
+  *reinterpret_cast<uint4*>(a.code + (head / kHeadGroup * kHeadGroup + column) * kIndexKeyDim +
                             ((piece ^ column) & 7) * 16) = {word[0], word[1], word[2], word[3]};
   const bool nan_here = any_nan(word[0]) || any_nan(word[1]) || any_nan(word[2]) || any_nan(word[3]);
   const uint32_t nans =
       __ballot_sync(kAllLanes, nan_here) >> (threadIdx.x % 32 - piece);  // whole warps are here
-  if (piece == 0) {
-    a.packed_weight[item * kHeadGroup + h] = !exists        ? 0.0f
-                                             : nans & 0xFFu ? nan()
-                                                            : a.weight[row * a.heads + head];
-  }
+  if (piece == 0) a.packed_weight[head] = nans & 0xFFu ? nan() : a.weight[head];
 }
 
 }  // namespace
 
-PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, int heads, Arena& scratch,
+PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, Arena& scratch,
                              cudaStream_t stream) {
   constexpr int kPackThreads = 256;
-  const int groups = (heads + kHeadGroup - 1) / kHeadGroup;
-  const int64_t items = int64_t{rows} * groups, room = items + kMostItems - 1;
+  const int64_t room = int64_t{rows} + kMostItems - 1;
   const PackParameters p{.query = query,
                          .weight = weight,
                          .code = scratch.take<uint8_t>(room * kCodeBytes),
                          .packed_weight = scratch.take<float>(room * kHeadGroup),
-                         .heads = heads,
-                         .groups = groups,
-                         .pieces = items * kHeadGroup * kKeyPieces};
+                         .pieces = int64_t{rows} * kHeadGroup * kKeyPieces};
   const dim3 grid(static_cast<unsigned>((p.pieces + kPackThreads - 1) / kPackThreads));
   launch_overlapping(pack_index_query_kernel, {.grid = grid, .threads = kPackThreads}, stream, p);
   return {.code = p.code, .weight = p.packed_weight};
@@ -324,13 +289,10 @@ void launch_index_scores_fp8(const ScoreParameters& p, std::span<const SequenceR
   const dim3 grid(static_cast<unsigned>(scored.key_blocks),
                   static_cast<unsigned>((scored.most_rows + rows_of_block - 1) / rows_of_block),
                   static_cast<unsigned>(sequences.size()));
-  const bool whole = p.heads == kHeadGroup;
   if (scored.most_rows == 1) {
-    whole ? launch<1, true>(p, grid, rows_of_block, stream)
-          : launch<1, false>(p, grid, rows_of_block, stream);
+    launch<1>(p, grid, rows_of_block, stream);
   } else {
-    whole ? launch<kMostItems, true>(p, grid, rows_of_block, stream)
-          : launch<kMostItems, false>(p, grid, rows_of_block, stream);
+    launch<kMostItems>(p, grid, rows_of_block, stream);
   }
 }
 #endif

@@ -416,10 +416,8 @@ void CudaBackend::index_select(const IndexSelectArgs& a) {
   uint16_t* order = scored ? scratch_.take<uint16_t>(at_once * stride) : nullptr;
   PackedQuery packed;
 #if PERIGEE_SM90
-  if (scored && a.pages[0].index_format == IndexKeyFormat::kFp8) {
-    packed =
-        pack_index_query(a.index_query, a.index_weight, rows.rows, a.config.num_heads, scratch_, stream());
-  }
+  if (scored && a.pages[0].index_format == IndexKeyFormat::kFp8 && a.config.num_heads == kPackedHeads)
+    packed = pack_index_query(a.index_query, a.index_weight, rows.rows, scratch_, stream());
 #endif
   for (int first = 0; first < rows.rows; first += at_once) {
     const int end = std::min(first + at_once, rows.rows);

@@ -9,11 +9,12 @@ namespace perigee::cuda {
 constexpr int kScoreBlockKeys = 256;
 constexpr int kSharedRow = 8;  // blocks of a cluster that selects one long row
 
-// Index queries as products of e4m3 read them: groups of 32 heads, each a tile of wgmma.cuh with a head a row
-// (column_of_head) of 128 values; rows without a head are zeros. Null where scores are made from bf16.
+// Index queries of kPackedHeads heads as products of e4m3 read them: a tile of wgmma.cuh a row, with a head a
+// row of it (column_of_head) of 128 values. Null where scores are made from bf16.
+constexpr int kPackedHeads = 32;
 struct PackedQuery {
-  const uint8_t* code = nullptr;  // [R, groups, 32, 128], and room for what a block copies behind the last
-  const float* weight = nullptr;  // [R, groups, 32] by head, likewise
+  const uint8_t* code = nullptr;  // [R, 32, 128], and room for what a block copies behind the last
+  const float* weight = nullptr;  // [R, 32] by head, likewise
 };
 
 struct ScoreParameters {
@@ -54,7 +55,7 @@ void launch_index_scores(const ScoreParameters& p, std::span<const SequenceRows>
 // The same from fp8 keys and packed queries (sm_90), and the packing of all rows.
 void launch_index_scores_fp8(const ScoreParameters& p, std::span<const SequenceRows> sequences,
                              cudaStream_t stream);
-PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, int heads, Arena& scratch,
+PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, Arena& scratch,
                              cudaStream_t stream);
 
 // Rows [first_row, first_row + rows). `shared`: kSharedRow blocks a row (sm_90).

@@ -10,9 +10,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void embed_kernel(const bf16* table, const int32_t* tokens, bf16* out, int hidden) {
+__global__ void embed_kernel(const bf16* table, const int32_t* tokens, const int32_t* drawn, bf16* out,
+                             int hidden) {
   begin_in_turn();
-  const bf16* from = table + int64_t{tokens[blockIdx.x]} * hidden;
+  const int32_t given = tokens[blockIdx.x];
+  const int32_t token = given < 0 ? drawn[row_of_drawn(given)] : given;
+  const bf16* from = table + int64_t{token} * hidden;
   bf16* to = out + int64_t{blockIdx.x} * hidden;
   for (int d = threadIdx.x; d < hidden; d += kThreads) to[d] = from[d];
 }
@@ -32,7 +35,7 @@ void CudaBackend::embed(const EmbedArgs& a) {
   const int rows = static_cast<int>(a.tokens.size());
   if (rows == 0) return;
   launch_overlapping(embed_kernel, {.grid = dim3(rows), .threads = kThreads}, stream(), a.table,
-                     tables_.tokens(a.tokens), a.out, a.hidden);
+                     tables_.tokens(a.tokens), drawn_.as<const int32_t>(), a.out, a.hidden);
 }
 
 void CudaBackend::lane_reduce(const LaneReduceArgs& a) {

@@ -157,22 +157,19 @@ __device__ Best block_best(Best best, const Row<kScaled>& row) {
   return best;
 }
 
-struct SampleRow {
-  SampleParams params;
-  int64_t position;
-};
-struct SampleResult {
-  int32_t token;
-  float log_norm;
-};
-
+// rows and drawn lie on the host: each is read or written once. tokens: for the next step's embed.
 __global__ void __launch_bounds__(kThreads)
-    sample_kernel(const float* logits, const SampleRow* rows, SampleResult* results, int vocab, int lanes) {
+    sample_kernel(const float* logits, const SampleRow* rows, Drawn* drawn, int32_t* tokens, int vocab,
+                  int lanes) {
   __shared__ float of_warp[kThreads / kWarp];
   __shared__ int int_of_warp[kThreads / kWarp];
-  const SampleRow& in = rows[blockIdx.x];
+  __shared__ alignas(SampleRow) std::byte of_row[sizeof(SampleRow)];
+  SampleRow& in = *reinterpret_cast<SampleRow*>(of_row);
+  if (threadIdx.x == 0) in = rows[blockIdx.x];
+  __syncthreads();
   const SampleParams& p = in.params;
   const Row<false> raw{logits + int64_t{blockIdx.x} * vocab, 1.0f, vocab, of_warp, int_of_warp};
+  const float* source = in.processed ? in.processed : raw.logits;
   const auto all = [](uint32_t, int) { return true; };
   const float raw_top = raw.largest();
   const float log_norm = raw.log_sum_exp(raw_top, lanes, all);
@@ -180,9 +177,9 @@ __global__ void __launch_bounds__(kThreads)
   Best best{-__uint_as_float(0x7F800000u), 0x7FFFFFFF};
   if (p.temperature < kGreedyTemperature) {
 #pragma unroll 8
-    for (int v = threadIdx.x; v < vocab; v += kThreads) best.take(raw.z(v), v);
+    for (int v = threadIdx.x; v < vocab; v += kThreads) best.take(source[v], v);
   } else {
-    const Row<true> row{raw.logits, p.temperature, vocab, of_warp, int_of_warp};
+    const Row<true> row{source, p.temperature, vocab, of_warp, int_of_warp};
     const float top = row.largest();
     Kept kept;
     if (p.top_k > 0 && p.top_k < vocab) kept = row.keep_k(p.top_k);
@@ -197,29 +194,22 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   best = block_best(best, raw);
-  if (threadIdx.x == 0) results[blockIdx.x] = {best.id == 0x7FFFFFFF ? 0 : best.id, log_norm};
+  if (threadIdx.x == 0) {
+    const int32_t token = best.id == 0x7FFFFFFF ? 0 : best.id;
+    drawn[blockIdx.x] = {token, raw.logits[token], log_norm};
+    tokens[blockIdx.x] = token;
+  }
 }
 
 }  // namespace
 
 void CudaBackend::sample(const SampleArgs& a) {
-  const Arena::Scope scope(scratch_);
-  const int64_t count = static_cast<int64_t>(a.params.size());
-  if (count == 0) return;
-  std::vector<SampleRow> rows;
-  for (int64_t i = 0; i < count; ++i) rows.push_back({a.params[i], a.positions[i]});
-  auto* device_rows = scratch_.take<SampleRow>(count);
-  auto* device_results = scratch_.take<SampleResult>(count);
-  memory_.upload(device_rows, rows.data(), count * static_cast<int64_t>(sizeof(SampleRow)));
-  sample_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream()>>>(a.logits, device_rows,
-                                                                         device_results, a.vocab, a.lanes);
+  if (a.count == 0) return;
+  const int64_t bytes = a.count * static_cast<int64_t>(sizeof(int32_t));
+  if (drawn_.bytes() < bytes) drawn_ = MemoryBlock(memory_, 2 * bytes);
+  sample_kernel<<<static_cast<unsigned>(a.count), kThreads, 0, stream()>>>(
+      a.logits, a.rows, a.drawn, drawn_.as<int32_t>(), a.vocab, a.lanes);
   cuda_check(cudaGetLastError(), "launching sample");
-  std::vector<SampleResult> results(count);
-  memory_.download(results.data(), device_results, count * static_cast<int64_t>(sizeof(SampleResult)));
-  for (int64_t i = 0; i < count; ++i) {
-    a.tokens[i] = results[i].token;
-    a.log_norm[i] = results[i].log_norm;
-  }
 }
 
 }  // namespace perigee::cuda

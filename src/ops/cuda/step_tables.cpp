@@ -29,18 +29,12 @@ int64_t bytes_of(const StepInputs& in) {
 
 }  // namespace
 
-StepTables::~StepTables() { cudaFreeHost(host_); }
-
-void StepTables::make_room(int64_t bytes) {
-  if (bytes <= capacity_) return;
-  memory_.wait();  // an earlier step may still read the old tables
-  cudaFreeHost(host_);
-  host_ = nullptr;
-  capacity_ = 2 * bytes;
-  void* at = nullptr;
-  cuda_check(cudaMallocHost(&at, static_cast<size_t>(capacity_)), "cudaMallocHost");
-  host_ = static_cast<std::byte*>(at);
-  device_ = MemoryBlock(memory_, capacity_);
+void StepTables::take_staged(int64_t bytes) {
+  Staged& staged = staged_[steps_ % 2];
+  memory_.wait(staged.mark);
+  if (staged.block.bytes() < bytes) staged.block = MemoryBlock(memory_.staging(), 2 * bytes);
+  if (device_.bytes() < bytes) device_ = MemoryBlock(memory_, 2 * bytes);
+  host_ = staged.block.data();
 }
 
 template <typename T>
@@ -58,8 +52,8 @@ int64_t StepTables::offset_of(const void* host_key) const {
 }
 
 void StepTables::begin(const StepInputs& in) {
-  memory_.wait();  // the last step's copy has left the page-locked buffer
-  make_room(bytes_of(in));
+  ++steps_;
+  take_staged(bytes_of(in));
   offset_.clear();
   used_ = 0;
   bounds_.assign(in.sequences.begin(), in.sequences.end());
@@ -110,6 +104,7 @@ void StepTables::begin(const StepInputs& in) {
   cuda_check(cudaMemcpyAsync(device_.data(), host_, static_cast<size_t>(used_), cudaMemcpyHostToDevice,
                              memory_.stream()),
              "cudaMemcpyAsync of the step's tables");
+  staged_[steps_ % 2].mark = memory_.mark();
 }
 
 PagesView StepTables::pages(std::span<const PageTable> pages) const {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <unordered_map>
 #include <vector>
 
@@ -54,9 +55,9 @@ struct SlotView {
 class StepTables {
  public:
   explicit StepTables(DeviceMemory& memory) : memory_(memory) {}
-  ~StepTables();
   StepTables(const StepTables&) = delete;
 
+  // Waits for no step but the one before the last, whose page-locked tables it takes over.
   void begin(const StepInputs& inputs);
 
   // The step's sequences for sizing launches and workspaces: their rows, and starts that are at least as late
@@ -82,11 +83,17 @@ class StepTables {
   const T* on_device(const T* staged) const {
     return reinterpret_cast<const T*>(device_.data() + (reinterpret_cast<const std::byte*>(staged) - host_));
   }
-  void make_room(int64_t bytes);
+  void take_staged(int64_t bytes);
 
   DeviceMemory& memory_;
-  std::byte* host_ = nullptr;  // page-locked
-  int64_t capacity_ = 0, used_ = 0;
+  struct Staged {
+    MemoryBlock block;  // page-locked
+    int64_t mark = 0;   // of its copy to the device
+  };
+  std::array<Staged, 2> staged_;  // of this step and the one before
+  int64_t steps_ = 0;
+  std::byte* host_ = nullptr;  // this step's
+  int64_t used_ = 0;
   MemoryBlock device_;
   std::unordered_map<const void*, int64_t> offset_;  // by the address of the host's span
   RowsView rows_{};

@@ -126,11 +126,14 @@ int32_t draw(const SequenceKernels& kernels, const float* logits, int vocab, con
 void FastBackend::sample(const SampleArgs& a) {
   if (rule_broken(Rule::kRandom)) return PlainBackend::sample(a);
   const SequenceKernels& kernels = *kernels_.sequence;
-  pool_.run(static_cast<int64_t>(a.params.size()), [&](int64_t r) {
-    const float* z = a.logits + r * a.vocab;
-    a.tokens[r] = draw(kernels, z, a.vocab, a.params[r], a.positions[r], a.lanes);
-    a.log_norm[r] = log_sum_exp(kernels, z, a.vocab, a.lanes);
+  pool_.run(a.count, [&](int64_t r) {
+    const SampleRow& row = a.rows[r];
+    const float *raw = a.logits + r * a.vocab, *z = row.processed ? row.processed : raw;
+    const int32_t token = draw(kernels, z, a.vocab, row.params, row.position, a.lanes);
+    a.drawn[r] = {
+        .token = token, .logit = raw[token], .log_norm = log_sum_exp(kernels, raw, a.vocab, a.lanes)};
   });
+  keep_drawn_tokens(a);
 }
 
 }  // namespace perigee::cpu
