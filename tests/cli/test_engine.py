@@ -54,13 +54,13 @@ def test_replay(tmp_path):
 
 
 # A cache that holds but a few of the conversations' ends.
-TIGHT = ["--conversations", 6, "--turns", 3, "--prefix-len", 256, "--input-len", 64, "--output-len", 4,
+TIGHT = ["--conversations", 24, "--turns", 3, "--prefix-len", 64, "--input-len", 128, "--output-len", 4,
          "--max-num-seqs", 2, "--compared", 0]  # fmt: skip
 
 
 @needs_model
 def test_tiers_bring_back_what_the_cache_had_no_room_for(tmp_path):
-    tight = [*TIGHT, "--cache-memory", 0.02]
+    tight = [*TIGHT, "--cache-memory", 0.03]
     without = rows(run_json("bench", "throughput", MODEL, *tight))["reusable_tokens_hit"]["value"]
     for tiers in [
         ["--kv-offloading-size", 0.25],
@@ -68,7 +68,7 @@ def test_tiers_bring_back_what_the_cache_had_no_room_for(tmp_path):
     ]:
         log = tmp_path / "log.jsonl"
         got = rows(run_json("bench", "throughput", MODEL, "--record", log, *tight, *tiers))
-        assert got["reusable_tokens_hit"]["value"] > without + 0.2
+        assert got["reusable_tokens_hit"]["value"] > without + 0.1
         assert not (tmp_path / "rows").exists()
         assert run_json("replay", log)["same"]
 
