@@ -64,10 +64,7 @@ void check_device_plan(const ModelConfig& c, const ReductionPlan& plan) {
        plan.lanes, c.moe.intermediate_size);
 }
 
-int64_t default_cache_bytes(const Memory& memory) {
-  check(memory.on_host(), "make_pool: the size of a device's cache");
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 2;
-}
+int64_t host_cache_bytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 2; }
 
 // What gpu_memory_utilization leaves for the cache when weights and workspace are there. `before`: when they
 // were not.
@@ -77,13 +74,12 @@ int64_t device_cache_bytes(const RunnerOptions& options, int step_tokens, const 
   const auto share = static_cast<int64_t>(options.gpu_memory_utilization * static_cast<double>(now.total));
   const int64_t taken = before.free - now.free, bytes = std::min(share - taken, now.free) - kLater;
   if (bytes <= 0) {
-    fail(ErrorCode::kUsage,
-         "--gpu-memory-utilization {}: of the GPU's {} bytes {} were free; weights and the workspace of a "
-         "step "
-         "of {} tokens take {}, {} are kept for CUDA graphs and long contexts, which leaves none for the "
-         "cache; "
-         "give more, lower --max-num-batched-tokens, or use a smaller model",
-         options.gpu_memory_utilization, now.total, before.free, step_tokens, taken, kLater);
+    fail(
+        ErrorCode::kUsage,
+        "--gpu-memory-utilization {}: of the GPU's {} bytes {} were free; weights and a step of {} tokens "
+        "take {}, {} are kept for CUDA graphs and long contexts, which leaves none for the cache; give more, "
+        "lower --max-num-batched-tokens, or use a smaller model",
+        options.gpu_memory_utilization, now.total, before.free, step_tokens, taken, kLater);
   }
   return bytes;
 }
@@ -94,13 +90,13 @@ int64_t slots_within(int64_t bytes, const CachePlan& plan, int64_t sequences) {
   return std::clamp<int64_t>(fit, 1, sequences);
 }
 
-std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options,
+// `bytes`: of rows and slots, unless the options say how many rows.
+std::unique_ptr<CachePool> make_pool(const ModelConfig& config, const RunnerOptions& options, int64_t bytes,
                                      Memory& memory) {
   const CacheShape shape = cache_shape(config, options.precision.latent, options.precision.index);
   const CachePlan plan(cache_kinds(shape), {.block_tokens = options.block_tokens});
   int64_t rows = options.cache_rows, slots = options.sequences;
   if (rows == 0) {
-    const int64_t bytes = options.cache_bytes > 0 ? options.cache_bytes : default_cache_bytes(memory);
     slots = slots_within(bytes, plan, slots);
     rows = std::max<int64_t>(0, bytes - slots * plan.slot_bytes()) / plan.row_bytes();
   }
@@ -124,21 +120,23 @@ Runner::Runner(ModelConfig config, Weights weights, const RunnerOptions& options
   check_plan(config_, plan_);
   backend_ = make_backend(options.device, options.cpu_kernels, threads_, options.cuda_graphs);
   arena_ = std::make_unique<Arena>(backend_->memory());
-  RunnerOptions with_size = options;
+  int64_t cache_bytes = options.cache_bytes;
+  const bool size_unsaid = cache_bytes == 0 && options.cache_rows == 0;
   if (backend_->memory().on_host()) {
     tile_weights(weights_, *backend_, plan_, {.folder = options.tile_folder, .threads = threads_});
+    if (size_unsaid) cache_bytes = host_cache_bytes();
   } else {
     check_device_plan(config_, plan_);
     const DeviceRoom before = device_room();
     upload_weights(weights_, config_, backend_->memory());
-    if (options.cache_bytes == 0 && options.cache_rows == 0) {
+    if (size_unsaid) {
       const int tokens = batched_tokens(options.step_tokens, backend_->memory(), 1);
       take_workspace(::perigee::cache_shape(config_, options.precision.latent, options.precision.index),
                      tokens, static_cast<int>(options.sequences));
-      with_size.cache_bytes = device_cache_bytes(options, tokens, before);
+      cache_bytes = device_cache_bytes(options, tokens, before);
     }
   }
-  pool_ = make_pool(config_, with_size, backend_->memory());
+  pool_ = make_pool(config_, options, cache_bytes, backend_->memory());
   numerics_ = numerics_identity(config_, weights_.digest, options.precision, plan_, backend_->architecture());
 }
 

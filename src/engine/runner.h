@@ -18,10 +18,10 @@ struct RunnerOptions {
   int threads = 0;             // 0: all hardware threads
   std::string tile_folder;     // keeps the tiles of big models (tile_weights.h); empty: nowhere
   std::string device = "cpu";  // see make_backend
-  std::string cpu_kernels =
-      "auto";  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits
-  int64_t cache_bytes =
-      0;  // of the pool, slots included; 0: half of the machine's memory, or what a GPU has left
+  // "plain", "avx2", "avx512", or the fastest this CPU can run: the same bits.
+  std::string cpu_kernels = "auto";
+  // Of the pool, slots included; 0: half of the machine's memory, or what a GPU's share has left.
+  int64_t cache_bytes = 0;
   int64_t cache_rows = 0;  // of the pool, whatever their bytes; 0: as cache_bytes says
   bool cuda_graphs = true;
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory for weights, workspace and cache
