@@ -45,6 +45,13 @@ __device__ void load_keys(const uint8_t* const* page, int left, bf16* keys) {
   }
 }
 
+// max(x, 0), NaN staying NaN.
+__device__ float relu(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <IndexKeyFormat kFormat>
 __global__ void __launch_bounds__(kScoreThreads, 2)
     index_score_kernel(const ScoreParameters a, int rows_of_block) {
@@ -54,20 +61,12 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   float* weights = reinterpret_cast<float*>(queries + 2 * kHeadGroup * kKeyStride);  // [2][32]
   __shared__ const uint8_t* page[kBlockPages];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int sequence = blockIdx.z, first_key = blockIdx.x * kBlockKeys;
-
-  const SequenceRows seq = a.rows.sequences[sequence];
-  const int start = static_cast<int>(seq.start);
-  const int from = max(seq.first_row, a.first_row) + static_cast<int>(blockIdx.y) * rows_of_block;
-  const int end = min(min(from + rows_of_block, seq.first_row + seq.rows), a.end_row);
-  // Rows that see the block's first key, and more keys than they select.
-  const int begin = max(from, seq.first_row + max(a.top_k, first_key) - start);
+  const auto [sequence, first_key, start, left, begin, end] = ScoreShare(a, rows_of_block);
   if (begin >= end) {
     wait_for_previous();
     return;
   }
 
-  const int left = min(kBlockKeys, start + seq.rows - first_key);
   if (thread < kBlockPages && thread * kPageTokens < left)
     page[thread] = a.pages.index_key(sequence, first_key / kPageTokens + thread);
 

@@ -28,7 +28,7 @@ constexpr int kMultipliers = kPagesOfBlock * kWarpgroup, kThreads = kMultipliers
 constexpr int kCodeBytes = kHeadGroup * kIndexKeyDim;  // of 32 heads
 constexpr int kKeyPieces = kIndexKeyDim / 16;          // of 16 bytes
 constexpr int kStepE4m3 = 32;                          // values of K of one product
-constexpr int kMostItems = 4;                          // 32 heads each
+constexpr int kMostRows = 4;                           // of a stage
 static_assert(kPageTokens == kGroupRows);
 
 // relu(q·k) / kSmall in one instruction of the multipliers, where max would take two slots of a slower pipe:
@@ -40,15 +40,15 @@ __device__ float nan() { return __uint_as_float(0x7FFFFFFFu); }
 // Whether any of four codes is NaN.
 __device__ bool any_nan(uint32_t codes) { return ((codes & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u; }
 
-// A stage has the heads of kItems rows.
-template <int kItems>
+// A stage has the heads of kRows rows.
+template <int kRows>
 struct Memory {
   struct alignas(1024) Stage {
-    uint8_t code[kItems * kCodeBytes];
-    float weight[kItems * kHeadGroup];
+    uint8_t code[kRows * kCodeBytes];
+    float weight[kRows * kHeadGroup];
   };
   static constexpr int kStages = 4;
-  static constexpr int kStageBytes = kItems * (kCodeBytes + kHeadGroup * int{sizeof(float)});
+  static constexpr int kStageBytes = kRows * (kCodeBytes + kHeadGroup * int{sizeof(float)});
 
   uint8_t key[kPagesOfBlock][kPageTokens * kIndexKeyDim];
   Stage stages[kStages];
@@ -56,19 +56,19 @@ struct Memory {
 };
 
 // The page of a warpgroup.
-template <int kItems>
+template <int kRows>
 class Scorer {
  public:
-  __device__ Scorer(const ScoreParameters& a, Memory<kItems>& memory, int group, float key_scale,
+  __device__ Scorer(const ScoreParameters& a, Memory<kRows>& memory, int group, float key_scale,
                     uint16_t* order)
       : a_(a), m_(memory), key_(memory.key[group]), key_scale_(key_scale), order_(order) {}
 
   // Rows [begin, end).
   __device__ void run(int begin, int end) {
     int step = 0;
-    for (int first = begin; first < end; first += kItems, ++step) {
-      const int s = step % Memory<kItems>::kStages;
-      wait_barrier(&m_.full[s], step / Memory<kItems>::kStages % 2);
+    for (int first = begin; first < end; first += kRows, ++step) {
+      const int s = step % Memory<kRows>::kStages;
+      wait_barrier(&m_.full[s], step / Memory<kRows>::kStages % 2);
       multiply(m_.stages[s].code);
       add_heads(m_.stages[s].weight, first, end);
       arrive_warp(&m_.free[s]);
@@ -89,13 +89,13 @@ class Scorer {
 
   // Scores of a stage's rows. The thread has eight heads of two keys, 8 apart, of every row.
   __device__ void add_heads(const float* weight, int first, int end) {
-    float sum[kItems / kTogether][4] = {};
+    float sum[kRows / kTogether][4] = {};
 #pragma unroll
-    for (int i = 0; i < kItems; ++i)
+    for (int i = 0; i < kRows; ++i)
       add_row(weight, i, sum[i / kTogether][i % kTogether * 2], sum[i / kTogether][i % kTogether * 2 + 1]);
     uint16_t* to = row_of_order(first);
 #pragma unroll
-    for (int i = 0; i < kItems; i += kTogether, to += kTogether * a_.stride)
+    for (int i = 0; i < kRows; i += kTogether, to += kTogether * a_.stride)
       write(sum[i / kTogether], first + i, end, to);
   }
 
@@ -125,42 +125,36 @@ class Scorer {
       *to = static_cast<uint16_t>(order_key(static_cast<bf16>(bf16_pair(score, 0.0f))));
   }
 
-  static constexpr int kTogether = kItems == 1 ? 1 : 2;  // rows that four threads write together
+  static constexpr int kTogether = kRows == 1 ? 1 : 2;  // rows that four threads write together
 
   const ScoreParameters& a_;
-  Memory<kItems>& m_;
+  Memory<kRows>& m_;
   const uint8_t* key_;
   float key_scale_;
   uint16_t* order_;  // the thread's key, in the launch's first row
-  float c_[16 * kItems] = {};
+  float c_[16 * kRows] = {};
 };
 
-template <int kItems>
+template <int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     index_score_fp8_kernel(const __grid_constant__ ScoreParameters a, int rows_of_block) {
   constexpr IndexKeyFormat kFormat = IndexKeyFormat::kFp8;
   extern __shared__ __align__(1024) uint8_t bytes[];
-  Memory<kItems>& m = *reinterpret_cast<Memory<kItems>*>(bytes);
-  const int thread = threadIdx.x, sequence = blockIdx.z, first_key = blockIdx.x * kScoreBlockKeys;
-  const SequenceRows seq = a.rows.sequences[sequence];
-  const int start = static_cast<int>(seq.start);
-  const int from = max(seq.first_row, a.first_row) + static_cast<int>(blockIdx.y) * rows_of_block;
-  const int end = min(min(from + rows_of_block, seq.first_row + seq.rows), a.end_row);
-  // Rows that see the block's first key, and more keys than they select.
-  const int begin = max(from, seq.first_row + max(a.top_k, first_key) - start);
+  Memory<kRows>& m = *reinterpret_cast<Memory<kRows>*>(bytes);
+  const int thread = threadIdx.x;
+  const auto [sequence, first_key, start, left, begin, end] = ScoreShare(a, rows_of_block);
   if (begin >= end) {
     wait_for_previous();
     return;
   }
   if (thread == 0) {
-    for (int s = 0; s < Memory<kItems>::kStages; ++s) {
+    for (int s = 0; s < Memory<kRows>::kStages; ++s) {
       init_barrier(&m.full[s], 1);
       init_barrier(&m.free[s], kMultipliers / 32);
     }
     publish_barriers();
   }
 
-  const int left = min(kScoreBlockKeys, start + seq.rows - first_key);
   const auto page = [&](int key) { return a.pages.index_key(sequence, (first_key + key) / kPageTokens); };
   const auto load_keys = [&] {
     for (int at = thread; at < kScoreBlockKeys * kKeyPieces; at += kThreads) {
@@ -185,14 +179,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == kMultipliers / kWarpgroup) {
     if (thread != kMultipliers) return;
     int step = 0;
-    for (int first = begin; first < end; first += kItems, ++step) {
-      const int s = step % Memory<kItems>::kStages, round = step / Memory<kItems>::kStages;
+    for (int first = begin; first < end; first += kRows, ++step) {
+      const int s = step % Memory<kRows>::kStages, round = step / Memory<kRows>::kStages;
       if (round > 0) wait_barrier(&m.free[s], (round - 1) % 2);
-      arrive_expecting(&m.full[s], Memory<kItems>::kStageBytes);
-      copy_bytes(m.stages[s].code, a.packed.code + int64_t{first} * kCodeBytes, kItems * kCodeBytes,
+      arrive_expecting(&m.full[s], Memory<kRows>::kStageBytes);
+      copy_bytes(m.stages[s].code, a.packed.code + int64_t{first} * kCodeBytes, kRows * kCodeBytes,
                  &m.full[s], 1);
       copy_bytes(m.stages[s].weight, a.packed.weight + int64_t{first} * kHeadGroup,
-                 kItems * kHeadGroup * int{sizeof(float)}, &m.full[s], 1);
+                 kRows * kHeadGroup * int{sizeof(float)}, &m.full[s], 1);
     }
   } else {
     const int lane = thread % 32;
@@ -207,17 +201,17 @@ __global__ void __launch_bounds__(kThreads, 1)
           key_scale = nan();
       }
     }
-    Scorer<kItems>(a, m, group, key_scale, a.order + first_key + key).run(begin, end);
+    Scorer<kRows>(a, m, group, key_scale, a.order + first_key + key).run(begin, end);
   }
 }
 
-template <int kItems>
+template <int kRows>
 void launch(const ScoreParameters& p, dim3 grid, int rows_of_block, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Memory<kItems>);
-  static const cudaError_t raised = cudaFuncSetAttribute(index_score_fp8_kernel<kItems>,
+  constexpr int kBytes = sizeof(Memory<kRows>);
+  static const cudaError_t raised = cudaFuncSetAttribute(index_score_fp8_kernel<kRows>,
                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cuda_check(raised, "cudaFuncSetAttribute of index_score_fp8");
-  launch_overlapping(index_score_fp8_kernel<kItems>,
+  launch_overlapping(index_score_fp8_kernel<kRows>,
                      {.grid = grid, .threads = kThreads, .shared_bytes = kBytes}, stream, p, rows_of_block);
 }
 
@@ -264,7 +258,7 @@ __global__ void pack_index_query_kernel(const PackParameters a) {
 PackedQuery pack_index_query(const bf16* query, const float* weight, int rows, Arena& scratch,
                              cudaStream_t stream) {
   constexpr int kPackThreads = 256;
-  const int64_t room = int64_t{rows} + kMostItems - 1;
+  const int64_t room = int64_t{rows} + kMostRows - 1;
   const PackParameters p{.query = query,
                          .weight = weight,
                          .code = scratch.take<uint8_t>(room * kCodeBytes),
@@ -285,14 +279,14 @@ void launch_index_scores_fp8(const ScoreParameters& p, std::span<const SequenceR
   const int64_t parts =
       std::clamp<int64_t>(kBlocksOfMultiprocessor * multiprocessors / scored.key_blocks, 1, scored.most_rows);
   const int rows_of_block =
-      static_cast<int>((scored.most_rows + parts * kMostItems - 1) / (parts * kMostItems)) * kMostItems;
+      static_cast<int>((scored.most_rows + parts * kMostRows - 1) / (parts * kMostRows)) * kMostRows;
   const dim3 grid(static_cast<unsigned>(scored.key_blocks),
                   static_cast<unsigned>((scored.most_rows + rows_of_block - 1) / rows_of_block),
                   static_cast<unsigned>(sequences.size()));
   if (scored.most_rows == 1) {
     launch<1>(p, grid, rows_of_block, stream);
   } else {
-    launch<kMostItems>(p, grid, rows_of_block, stream);
+    launch<kMostRows>(p, grid, rows_of_block, stream);
   }
 }
 #endif
