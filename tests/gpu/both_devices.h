@@ -52,23 +52,9 @@ Shared<T> poisoned(int64_t count) {
 }
 
 // A pool's memory that both devices read and write.
-class PageLockedMemory final : public Memory {
+class PageLockedMemory final : public cuda::PageLockedMemory {
  public:
   bool on_host() const override { return false; }  // taken as a whole, not as address space
-  std::byte* allocate(int64_t bytes) override {
-    void* at = nullptr;
-    cuda::cuda_check(cudaMallocHost(&at, static_cast<size_t>(bytes + 1)), "cudaMallocHost");
-    std::memset(at, 0, static_cast<size_t>(bytes));
-    return static_cast<std::byte*>(at);
-  }
-  void release(std::byte* at) noexcept override { cudaFreeHost(at); }
-  using Memory::copy;
-  void copy(std::span<const PieceCopy> pieces) override { host_memory().copy(pieces); }
-  void fill(void* at, uint8_t byte, int64_t bytes) override { host_memory().fill(at, byte, bytes); }
-  void upload(void* to, const void* host, int64_t bytes) override { host_memory().upload(to, host, bytes); }
-  void download(void* host, const void* from, int64_t bytes) override {
-    host_memory().download(host, from, bytes);
-  }
 };
 
 inline Memory& page_locked_memory() {

@@ -11,7 +11,7 @@
 
 namespace perigee::cuda {
 
-class PageLockedMemory final : public Memory {
+class PageLockedMemory : public Memory {
  public:
   bool on_host() const override { return true; }
   std::byte* allocate(int64_t bytes) override;
