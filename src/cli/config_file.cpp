@@ -144,7 +144,12 @@ std::vector<std::string> with_config_file(const CLI::App& serve, std::vector<std
     if (!takes_values(*option)) {
       if (!value.is_bool())
         fail(ErrorCode::kUsage, "--config {}: {} is {}; give true or false", file, key, text_of(value));
-      if (value.get_bool()) from_file.push_back("--" + key);
+      const std::string negated = key.starts_with("no-") ? key.substr(3) : "no-" + key;
+      if (value.get_bool()) {
+        from_file.push_back("--" + key);
+      } else if (serve.get_option_no_throw("--" + negated) == option) {
+        from_file.push_back("--" + negated);
+      }
     } else if (value.is_array()) {
       for (const json::value& one : value.get_array()) from_file.push_back("--" + key + "=" + text_of(one));
     } else {

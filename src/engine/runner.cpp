@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/scheduler.h"
+#include "engine/device_defaults.h"
 #include "engine/tile_weights.h"
 #include "engine/upload_weights.h"
 

@@ -28,10 +28,6 @@ int64_t tokens_left(const Sequence& s) { return s.cached->prompt_tokens() - s.ca
 
 }  // namespace
 
-int batched_tokens(int asked, const Memory& memory, int max_num_seqs) {
-  return std::max(asked ? asked : memory.on_host() ? 512 : 4096, max_num_seqs);
-}
-
 Scheduler::Scheduler(CachePool& pool, PrefixTree* prefixes, SchedulerOptions options)
     : pool_(pool), prefixes_(prefixes), options_(std::move(options)) {
   const auto& o = options_;

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/device_defaults.h"
 #include "engine/sequence.h"
 #include "model/step.h"
 
@@ -26,13 +27,6 @@ namespace perigee {
 
 // Proposes at most `most` tokens that may follow `tokens`. Bad proposals cost time, never change an answer.
 using Drafter = std::function<std::vector<int32_t>(std::span<const int32_t> tokens, int most)>;
-
-// max_num_batched_tokens for `asked`, where 0 asks for what suits the device: 512 on a CPU; 4,096 on a GPU,
-// whose products need many rows. Never less than max_num_seqs.
-int batched_tokens(int asked, const Memory& memory, int max_num_seqs);
-
-// SchedulerOptions::look_ahead for who does not say: where the device computes while the host goes on.
-inline bool looks_ahead(const Memory& memory) { return !memory.on_host(); }
 
 struct SchedulerOptions {
   int max_num_seqs = 64;             // that run at once

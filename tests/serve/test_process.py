@@ -217,6 +217,22 @@ def test_flags_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text, on",
+    [
+        ("enable-prefix-caching: false", False),
+        ("no-enable-prefix-caching: true", False),
+        ("no-enable-prefix-caching: false", True),
+    ],
+)
+def test_a_flag_that_is_false_in_a_file(tmp_path, text, on):
+    file, log = tmp_path / "serve.yaml", tmp_path / "log.jsonl"
+    file.write_text(text)
+    with Server("--config", file, "--record", log) as server:
+        assert server.stop() == 0
+    assert json.loads(log.read_text().splitlines()[0])["prefix_caching"] is on
+
+
+@pytest.mark.parametrize(
     "text, word",
     [
         ("max-model-length: 3", "max-model-len"),
