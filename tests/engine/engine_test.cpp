@@ -1,5 +1,5 @@
 // Engine: what it promises beyond generate(): several answers, scored prompts, priorities, preemption,
-// cancellation at every stage, drafts, faults, and the event log.
+// cancellation at every stage, drafts, looking ahead and faults.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -12,87 +12,16 @@
 #include <set>
 #include <sstream>
 
+#include "engine/engine_case.h"
 #include "engine/event_log.h"
-#include "engine/generate.h"
-#include "support/models.h"
 
 namespace perigee {
 namespace {
 
 using test::random_tokens;
 
-constexpr int kVocab = 512;
-
-Request request(int prompt, uint64_t seed, int max_tokens = 8) {
-  return {.prompt = random_tokens(prompt, seed, kVocab),
-          .sampling = {.temperature = 1.0f, .seed = seed},
-          .max_tokens = max_tokens};
-}
-
-using Branch = std::pair<RequestId, int>;
-struct Heard {
-  std::vector<GeneratedToken> tokens, prompt_tokens;
-  FinishReason finish = FinishReason::kNone;
-  std::string error;
-  int64_t cached_tokens = 0;
-};
-
-class Listener {
- public:
-  void listen(Engine& engine) {
-    for (Event& e : engine.take_events()) {
-      Heard& h = heard_[{e.request, e.branch}];
-      EXPECT_EQ(h.finish, FinishReason::kNone) << "news after the last event";
-      for (auto& t : e.tokens) h.tokens.push_back(t);
-      for (auto& t : e.prompt_tokens) h.prompt_tokens.push_back(t);
-      h.finish = e.finish;
-      h.error = e.error;
-      h.cached_tokens = e.cached_tokens;
-      if (e.finish != FinishReason::kNone) order_.push_back({e.request, e.branch});
-    }
-  }
-  void run(Engine& engine) {
-    listen(engine);
-    while (engine.step()) listen(engine);
-  }
-  const Heard& operator[](Branch b) const { return heard_.at(b); }
-  const Heard& operator[](RequestId id) const { return heard_.at({id, 0}); }
-  const std::map<Branch, Heard>& all() const { return heard_; }
-  const std::vector<Branch>& finished() const { return order_; }  // in order
-
- private:
-  std::map<Branch, Heard> heard_;
-  std::vector<Branch> order_;
-};
-
-void expect_same(std::span<const GeneratedToken> a, std::span<const GeneratedToken> b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].id, b[i].id) << "token " << i;
-    EXPECT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, sizeof(float)), 0) << "token " << i;
-    EXPECT_EQ(a[i].top, b[i].top) << "token " << i;
-  }
-}
-
-class EngineTest : public testing::Test {
- protected:
-  // With room for `tokens` tokens of one sequence and `more` rows.
-  static Runner runner_for(int64_t tokens, int64_t more, int64_t sequences = 256,
-                           int64_t block_tokens = 256) {
-    const ModelConfig config = test::small_config("k31");
-    const CacheShape shape = cache_shape(config, LatentFormat::kBf16, IndexKeyFormat::kFp8);
-    const CachePlan plan(cache_kinds(shape), {.block_tokens = block_tokens});
-    return Runner(config,
-                  load_weights("", config, {.format = LoadFormat::kDummy, .seed = 7, .show_progress = false}),
-                  {.threads = 2,
-                   .cache_rows = CachedSequence::most_rows(plan, tokens) + more,
-                   .sequences = sequences,
-                   .block_tokens = block_tokens});
-  }
-  Generation alone(const Request& r) { return generate(runner_, {r})[0]; }
-
-  Runner runner_ = test::small_runner("k31", {.threads = 2});
-};
+using test::Branch, test::EngineTest, test::expect_same, test::Heard, test::kVocab, test::Listener,
+    test::request;
 
 TEST_F(EngineTest, SeveralAnswersAreThoseOfSeveralRequests) {
   Runner few_slots = runner_for(400, 200, 2);
@@ -462,126 +391,6 @@ TEST_F(EngineTest, ACacheThatContradictsItselfIsTold) {
   }
 }
 
-// The log of two requests, of which one is cancelled.
-std::string recorded(Runner& runner, bool look_ahead = false) {
-  std::string lines;
-  {
-    EventLog log([&](const std::string& line) { lines += line + "\n"; }, {{"about", "a test"}});
-    PrefixTree tree(runner.pool());
-    Engine engine(runner, &tree,
-                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
-                   .log = &log});
-    Request r = request(50, 3, 16);
-    r.n = 2;
-    if (!look_ahead) {
-      r.logits.logit_bias = {{7, 0.1f}};
-      r.logits.bad_words = {{1, 2}};
-    }
-    r.salt = "s";
-    const RequestId id = engine.submit(r);
-    engine.step();
-    engine.submit(request(20, 4, 9));
-    for (int i = 0; i < 5; ++i) engine.step();
-    engine.cancel(id, 1);
-    EXPECT_FALSE(engine.reset_prefix_cache());  // not while requests are here
-    while (engine.step()) {
-    }
-    EXPECT_TRUE(engine.reset_prefix_cache());
-    engine.submit(r);  // computes its prompt anew
-    while (engine.step()) {
-    }
-  }
-  return lines;
-}
-
-ReplayReport replayed(Runner& runner, const std::string& lines, const ReadConstraint& read = nullptr,
-                      bool look_ahead = false) {
-  std::istringstream in(lines);
-  const boost::json::object header = read_log_header(in, "log");
-  PrefixTree tree(runner.pool());
-  std::optional<Engine> engine;
-  const auto make_engine = [&](EventLog& log) -> Engine& {
-    engine.emplace(
-        runner, &tree,
-        EngineOptions{
-            .scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24, .look_ahead = look_ahead},
-            .log = &log});
-    return *engine;
-  };
-  return replay(in, "log", header, {.make_engine = make_engine, .read_constraint = read});
-}
-
-TEST_F(EngineTest, AReplayHasTheSameStepsAndBits) {
-  const std::string log = recorded(runner_);
-  const ReplayReport report = replayed(runner_, log);
-  EXPECT_EQ(report.difference, "");
-  EXPECT_EQ(report.requests, 3);
-  EXPECT_GT(report.steps, 5);
-  // On other threads and kernels too; another model's bits are noticed.
-  Runner plain = test::small_runner("k31", {.threads = 1, .cpu_kernels = "plain"});
-  EXPECT_EQ(replayed(plain, log).difference, "");
-  const ModelConfig config = test::small_config("k31");
-  Runner other(config,
-               load_weights("", config, {.format = LoadFormat::kDummy, .seed = 8, .show_progress = false}),
-               {.threads = 2});
-  EXPECT_NE(replayed(other, log).difference, "");
-}
-
-TEST_F(EngineTest, AReplayLooksAheadAsTheRunDid) {
-  const std::string log = recorded(runner_, true);
-  const ReplayReport report = replayed(runner_, log, nullptr, true);
-  EXPECT_EQ(report.difference, "");
-  EXPECT_FALSE(report.cut);
-  EXPECT_GT(report.steps, 10);
-}
-
-// Even tokens only, until an answer has `left` of them.
-class EvenTokens : public TokenConstraint {
- public:
-  explicit EvenTokens(int left) : left_(left) {
-    for (int32_t t = 0; t < kVocab; t += 2) allowed_.push_back(t);
-  }
-  const std::vector<int32_t>& allowed() const override { return left_ > 0 ? allowed_ : any_; }
-  std::shared_ptr<const TokenConstraint> after(int32_t) const override {
-    return std::make_shared<EvenTokens>(left_ - 1);
-  }
-  boost::json::object record() const override { return {{"even", left_}}; }
-
- private:
-  int left_;
-  std::vector<int32_t> allowed_, any_;
-};
-
-TEST_F(EngineTest, ALogKeepsConstraints) {
-  std::string lines;
-  {
-    EventLog log([&](const std::string& line) { lines += line + "\n"; }, {});
-    PrefixTree tree(runner_.pool());
-    Engine engine(runner_, &tree,
-                  {.scheduler = {.max_num_seqs = 2, .max_num_batched_tokens = 24}, .log = &log});
-    Request r = request(30, 3, 8);
-    r.logits.constraint = std::make_shared<EvenTokens>(5);
-    const RequestId id = engine.submit(r);
-    Listener heard;
-    heard.run(engine);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(heard[id].tokens[i].id % 2, 0);
-  }
-  const auto even = [](const boost::json::object& record) {
-    return std::make_shared<EvenTokens>(static_cast<int>(record.at("even").as_int64()));
-  };
-  EXPECT_EQ(replayed(runner_, lines, even).difference, "");
-  // Another constraint is another answer.
-  const auto fewer = [](const boost::json::object&) { return std::make_shared<EvenTokens>(0); };
-  EXPECT_NE(replayed(runner_, lines, fewer).difference, "");
-  try {
-    replayed(runner_, lines);
-    ADD_FAILURE() << "a constraint was left out";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("the model's vocabulary"), std::string::npos) << e.what();
-  }
-}
-
 // What --cache-memory says is all that rows and slots take.
 TEST_F(EngineTest, SlotsAreCountedAmongTheBytesOfTheCache) {
   const ModelConfig config = test::small_config("k31");
@@ -599,28 +408,6 @@ TEST_F(EngineTest, SlotsAreCountedAmongTheBytesOfTheCache) {
     EXPECT_EQ(r.pool().bytes(), r.pool().rows() * plan.row_bytes() + r.pool().slots() * plan.slot_bytes());
     EXPECT_EQ(r.pool().slots(), std::min(sequences, bytes / 8 / plan.slot_bytes()));
   }
-}
-
-TEST_F(EngineTest, ADamagedLogIsNamed) {
-  const std::string log = recorded(runner_);
-  EXPECT_FALSE(replayed(runner_, log).cut);
-  EXPECT_TRUE(replayed(runner_, log.substr(0, log.size() - 9)).cut);
-  EXPECT_TRUE(replayed(runner_, log.substr(0, log.find('\n') + 1)).cut);
-  const auto error_of = [&](const std::string& lines) -> std::string {
-    try {
-      replayed(runner_, lines);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
-  };
-  EXPECT_NE(error_of("{}\n").find("not the header"), std::string::npos);
-  EXPECT_NE(error_of("").find("not the header"), std::string::npos);
-  EXPECT_NE(error_of(log + "{\"what\":1}\n").find("no request"), std::string::npos);
-  EXPECT_NE(error_of(log + "{\"end\":1}\n").find("there were 1 steps"), std::string::npos);
-  EXPECT_NE(error_of("{\"perigee_log\":2}\n").find("version 2"), std::string::npos);
-  EXPECT_NE(error_of(log + "nonsense\n").find("not a JSON object"), std::string::npos);
-  EXPECT_NE(error_of(log + "{\"submit\":9,\"request\":{}}\n").find("no \"prompt\""), std::string::npos);
 }
 
 }  // namespace
