@@ -17,8 +17,8 @@ kSampled = 512  # queries a batch at which the indexer learns
 
 
 class Packed(torch.utils.data.IterableDataset):
-    def __init__(self, folder, seed, first, name, mixture, stored, rows, length, max_documents, lookahead=32, shrink=1):
-        self.folder, self.seed, self.first, self.name, self.mixture = pathlib.Path(folder), seed, first, name, mixture
+    def __init__(self, folder, seed, first, name, stored, rows, length, max_documents, lookahead=32, shrink=1):
+        self.folder, self.seed, self.first, self.name = pathlib.Path(folder), seed, first, name
         self.stored, self.shrink = stored, shrink
         self.rows, self.length, self.max_documents, self.lookahead = rows, length, max_documents, lookahead
 
@@ -30,7 +30,7 @@ class Packed(torch.utils.data.IterableDataset):
         rng = np.random.default_rng([self.seed, worker, self.first])
         index, waiting, rows, used = self.first + worker, [], [[] for _ in range(self.rows)], [0] * self.rows
         while True:
-            ids, weights = encode.document(tokenizer, stream.document(self.seed, index, self.name, self.shrink, self.mixture))
+            ids, weights = encode.document(tokenizer, stream.document(self.seed, index, self.name, self.shrink))
             index += workers
             if len(ids) <= self.length:
                 waiting.append((ids, weights))
@@ -85,8 +85,8 @@ def batch(rows, length, max_documents, rng, stored="bf16"):
             "cu_seqlens_long": torch.tensor(bounds)}
 
 
-def loader(folder, seed, first, name, mixture, stored, shape, workers):
+def loader(folder, seed, first, name, stored, shape, workers):
     """Batches of one stream; shape: rows, length, max_documents, lookahead, shrink."""
     return torch.utils.data.DataLoader(
-        Packed(folder, seed, first, name, mixture, stored, **shape), batch_size=None, num_workers=workers,
+        Packed(folder, seed, first, name, stored, **shape), batch_size=None, num_workers=workers,
         pin_memory=torch.cuda.is_available(), **({"prefetch_factor": 4} if workers else {}))

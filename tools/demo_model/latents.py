@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 kFormats = ("bf16", "fp8", "nvfp4")
-kMixed = {"mixed": None, "mostly-nvfp4": (0.2, 0.25, 0.55)}  # shares of documents, equal ones unless given
+kMixed = (0.2, 0.25, 0.55)  # shares of documents where the formats are mixed
 kBlock = 16  # values of the compressed part under one scale of nvfp4
 
 
 def draw(rng, latents, count):
-    """The format of each of `count` documents, as its number in kFormats: the one named, or drawn by the shares of kMixed."""
-    return rng.choice(len(kFormats), count, p=kMixed[latents]) if latents in kMixed else np.full(count, kFormats.index(latents))
+    """The format of each of `count` documents, as its number in kFormats: the one named, or with "mixed" drawn by the shares of kMixed."""
+    return rng.choice(len(kFormats), count, p=kMixed) if latents == "mixed" else np.full(count, kFormats.index(latents))
 
 
 def e4m3(x):

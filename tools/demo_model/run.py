@@ -1,9 +1,12 @@
 """One part of a training: vocabulary, held-out suites, training, export, scores, curves. `python run.py --help` lists the knobs."""
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import time
+
+import torch
 
 import build_vocab
 import config
@@ -14,7 +17,7 @@ import latents
 import scores
 import train
 import vocab
-from corpus import evalsets, stream
+from corpus import evalsets
 
 kTokenizer = ("tiktoken.model", "tokenizer_config.json")
 kLineSuites = tuple(evalsets.kDocumentSuites)
@@ -83,21 +86,25 @@ def score(trainer, folder, limit=None, full=False, up_to=1 << 30):
     return out
 
 
+def workers():
+    """Processes that make documents, of each stream: most cores of a GPU machine; none where the training itself needs them."""
+    return [max(1, os.cpu_count() * n // 16) for n in (9, 3, 2)] if torch.cuda.is_available() else [0, 0, 0]
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--shape", choices=tuple(train.kShapes), default="demo")
-    p.add_argument("--seconds", type=float, default=560, help="of this call")
+    p.add_argument("--seconds", type=float, default=1480, help="of this call")
     p.add_argument("--whole-seconds", type=float, help="of the schedule that this call is a part of")
     p.add_argument("--max-steps", type=int)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--workers", type=int, nargs=3, default=(0, 0, 0), help="of the short, the long and the huge stream")
-    p.add_argument("--mixture", choices=tuple(stream.kMixtures), default="broad", help="of the skills in the streams")
-    p.add_argument("--latents", choices=(*latents.kFormats, *latents.kMixed), default="bf16", help="as the cache stores them; mixed ones are drawn for every document")
+    p.add_argument("--workers", type=int, nargs=3, default=workers(), help="of the short, the long and the huge stream")
+    p.add_argument("--latents", choices=(*latents.kFormats, "mixed"), default="mixed", help="as the cache stores them; mixed ones are drawn for every document")
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--decay-from", type=float, default=0.5)
-    p.add_argument("--quantise-from", type=float, default=0.6)
-    p.add_argument("--sparse-from", type=float, default=0.95)
+    p.add_argument("--quantise-from", type=float, default=0.5)
+    p.add_argument("--sparse-from", type=float, default=1.0, help="1: attention stays dense throughout")
     p.add_argument("--huge-every", type=int, default=train.kHugeEvery, help="steps from one row of 131,072 tokens to the next")
     p.add_argument("--score-up-to", type=int, default=1 << 30, help="score only documents of at most this many tokens")
     p.add_argument("--export-every", type=float, help="seconds between exports before the last one")
@@ -123,11 +130,11 @@ def main():
     print(f"vocabulary and suites: {time.time() - begin:.1f} s", flush=True)
     text, trainer, record = train.train(
         a.out, a.shape, a.seconds, a.whole_seconds, a.seed, a.workers, a.checkpoint, a.resume, a.warm, a.rate, a.decay_from, a.quantise_from,
-        a.sparse_from, a.max_steps, a.mixture, a.latents, a.export_every)
+        a.sparse_from, a.max_steps, a.latents, a.export_every)
     print(f"exported {record['tensor_bytes']:,} bytes of tensors after {sum(record['tokens'].values()) / 1e6:.1f} M tokens", flush=True)
     log = record.pop("log")
     parts = earlier_parts(a.warm)
-    part = {k: record[k] for k in ("seed", "mixture", "latents", "documents", "tokens", "steps", "seconds")}
+    part = {k: record[k] for k in ("seed", "latents", "documents", "tokens", "steps", "seconds")}
     if parts:
         part["from"] = f"the export of part {len(parts)}"
     record = {"parts": [*parts, part], "parameters": record["parameters"], "tensor_bytes": record["tensor_bytes"]}

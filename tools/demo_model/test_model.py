@@ -123,7 +123,7 @@ def test_known_words_of_events_have_weight_and_change_no_token():
     if not (folder / "tiktoken.model").exists():
         pytest.skip("no trained vocabulary")
     tokenizer = vocab.Tokenizer(folder)
-    documents = [d for d in (stream.document(1, i, "long", mixture="lines") for i in range(12)) if d["skill"] == "events"]
+    documents = [d for d in (stream.document(1, i, "long") for i in range(12)) if d["skill"] == "events"]
     assert len(documents) > 2
     for document in documents:
         ids, weights = encode.document(tokenizer, document)

@@ -26,7 +26,7 @@ kShapes = {
             "huge": dict(rows=1, length=1024, max_documents=8, lookahead=2, shrink=128)}}
 kShapes["demo-on-cpu"] = kShapes["toy"]  # the demo's weights at the toy's row lengths
 
-kLongFrom, kHugeFrom, kHugeEvery = 0.04, 0.1, 60
+kLongFrom, kHugeFrom, kHugeEvery = 0.04, 0.1, 90
 
 
 class Trainer:
@@ -145,7 +145,7 @@ def stream_of(step, fraction):
 
 
 def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0), checkpoint=None, resume=None, warm=None, rate=3e-3,
-          decay_from=0.5, quantise_from=0.6, sparse_from=0.95, max_steps=None, mixture="broad", stored="bf16", export_every=None):
+          decay_from=0.5, quantise_from=0.5, sparse_from=1.0, max_steps=None, stored="mixed", export_every=None):
     """Trains for `seconds` of a schedule of `whole_seconds` (both count everything up to the last step, compiles included).
 
     resume: checkpoint of an earlier part of the schedule. warm: folder of an exported model to start from. stored: format of the latents,
@@ -159,7 +159,7 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
     text, shapes = whole["text_config"], kShapes[shape]
     saved = torch.load(resume, map_location=device) if resume else {}
     first, tokens = saved.get("documents", {n: 0 for n in shapes}), saved.get("tokens", {n: 0 for n in shapes})
-    batches = {n: iter(data.loader(folder, seed, first[n], n, mixture, stored, shapes[n], w)) for n, w in zip(shapes, workers)}
+    batches = {n: iter(data.loader(folder, seed, first[n], n, stored, shapes[n], w)) for n, w in zip(shapes, workers)}
     start = {n: w.float().to(device) for n, w in export.read(pathlib.Path(warm), text).items()} if warm else None
     trainer = Trainer(text, shapes, device, start)
     if saved:
@@ -213,6 +213,6 @@ def train(folder, shape, seconds, whole_seconds=None, seed=1, workers=(0, 0, 0),
                    checkpoint)
     trainer.publish(quantise=True)
     size = export.write(folder, text, trainer.weights)
-    record = {"seed": seed, "mixture": mixture, "latents": stored, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
+    record = {"seed": seed, "latents": stored, "documents": last_index, "tokens": tokens, "steps": step, "seconds": round(seconds_used, 1),
               "parameters": sum(w.numel() for w in trainer.weights.values()), "tensor_bytes": size, "log": log}
     return text, trainer, record

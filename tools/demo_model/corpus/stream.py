@@ -1,4 +1,4 @@
-"""The training streams: document i of a stream is a pure function of (seed, stream, mixture, i).
+"""The training streams: document i of a stream is a pure function of (seed, stream, i).
 
 "short" holds all skills in documents that fit a row of 8,192 tokens; "long" and "huge" hold key-value documents and events
 of up to 32 K and 128 K tokens.
@@ -8,40 +8,13 @@ import random
 from . import agents, arith, chat, context, events, jsonx, keyvalue, measures, recall, schema, sorting, steps, toolcalls
 from .split import TRAIN
 
-# Shares of documents: "broad" from nothing, "lines" for weights that have the skills of short texts and lack those of lines,
-# "balance" for those that have both and are weakest at sorting and measures, "registers" for those whose state and totals must bear rounded
-# latents while everything else is kept, "replies" the same with tools that answer in words of their own.
-kMixtures = {
-    "broad": {
-        "short": (("arith", 0.13), ("steps", 0.14), ("tools", 0.09), ("choice", 0.09), ("agents", 0.05), ("json", 0.09), ("schema", 0.09),
-                  ("sorting", 0.10), ("chat", 0.12), ("measures", 0.12), ("context", 0.045), ("recall", 0.006), ("needle", 0.012), ("hop", 0.006),
-                  ("aggregate", 0.04), ("events", 0.08)),
-        "long": (("needle", 0.17), ("hop", 0.08), ("aggregate", 0.25), ("events", 0.50)),
-        "huge": (("needle", 0.85), ("hop", 0.15))},
-    "lines": {
-        "short": (("arith", 0.11), ("steps", 0.12), ("tools", 0.08), ("choice", 0.08), ("agents", 0.05), ("json", 0.07), ("schema", 0.08),
-                  ("sorting", 0.10), ("chat", 0.11), ("measures", 0.12), ("context", 0.045), ("recall", 0.006), ("needle", 0.014), ("hop", 0.008),
-                  ("aggregate", 0.08), ("events", 0.16)),
-        "long": (("needle", 0.30), ("hop", 0.10), ("aggregate", 0.15), ("events", 0.45)),
-        "huge": (("needle", 0.85), ("hop", 0.15))},
-    "balance": {
-        "short": (("arith", 0.10), ("steps", 0.12), ("tools", 0.07), ("choice", 0.07), ("agents", 0.04), ("json", 0.06), ("schema", 0.08),
-                  ("sorting", 0.18), ("chat", 0.11), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.012), ("hop", 0.012),
-                  ("aggregate", 0.07), ("events", 0.06)),
-        "long": (("needle", 0.30), ("hop", 0.15), ("aggregate", 0.20), ("events", 0.35)),
-        "huge": (("needle", 0.85), ("hop", 0.15))},
-    "registers": {
-        "short": (("arith", 0.10), ("steps", 0.12), ("tools", 0.07), ("choice", 0.07), ("agents", 0.04), ("json", 0.06), ("schema", 0.08),
-                  ("sorting", 0.18), ("chat", 0.11), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.012), ("hop", 0.012),
-                  ("aggregate", 0.07), ("events", 0.16)),
-        "long": (("needle", 0.27), ("hop", 0.13), ("aggregate", 0.15), ("events", 0.45)),
-        "huge": (("needle", 0.85), ("hop", 0.15))},
-    "replies": {
-        "short": (("arith", 0.09), ("steps", 0.11), ("tools", 0.05), ("choice", 0.05), ("agents", 0.03), ("replies", 0.16), ("json", 0.06),
-                  ("schema", 0.07), ("sorting", 0.16), ("chat", 0.13), ("measures", 0.20), ("context", 0.04), ("recall", 0.004), ("needle", 0.010),
-                  ("hop", 0.010), ("aggregate", 0.04), ("events", 0.22)),
-        "long": (("needle", 0.20), ("hop", 0.10), ("aggregate", 0.10), ("events", 0.60)),
-        "huge": (("needle", 0.85), ("hop", 0.15))}}
+# Shares of documents.
+kSkills = {
+    "short": (("arith", 0.10), ("steps", 0.12), ("tools", 0.06), ("choice", 0.07), ("agents", 0.04), ("replies", 0.12), ("json", 0.08),
+              ("schema", 0.08), ("sorting", 0.15), ("chat", 0.13), ("measures", 0.18), ("context", 0.045), ("recall", 0.005), ("needle", 0.012),
+              ("hop", 0.010), ("aggregate", 0.06), ("events", 0.16)),
+    "long": (("needle", 0.24), ("hop", 0.12), ("aggregate", 0.18), ("events", 0.46)),
+    "huge": (("needle", 0.85), ("hop", 0.15))}
 kStreams = ("short", "long", "huge")
 # Tokens of a key-value document, drawn with a uniform logarithm.
 kLengths = {"short": (150, 7600), "long": (3000, 29500), "huge": (36000, 124000)}
@@ -101,14 +74,14 @@ def _conversation(rng):
     return keys, messages + (chat.recall_name(rng, name) if rng.random() < 0.7 else [])
 
 
-def document(seed: int, i: int, stream: str = "short", shrink: int = 1, mixture: str = "broad") -> dict:
+def document(seed: int, i: int, stream: str = "short", shrink: int = 1) -> dict:
     """{"skill", "messages", "tools", "thinking", "effort", "response_format", "context_weight", "known"} of document i.
 
     known: None, or a pattern whose groups are the words of a text that the words before them tell.
     shrink divides the lengths of documents of lines, for rehearsals with toy shapes.
     """
     rng = random.Random((kStreams.index(stream) << 60) + (seed << 40) + i)
-    skill = _pick(rng, kMixtures[mixture][stream])
+    skill = _pick(rng, kSkills[stream])
     doc = {"skill": skill, "tools": None, "thinking": skill in kLineSkills or rng.random() >= 0.08, "effort": None, "response_format": None,
            "context_weight": kLineWeight if skill in kLineSkills else None, "known": events.kKnown if skill == "events" else None}
     if skill in kLineSkills:
