@@ -100,18 +100,19 @@ int run_serve(Flags& f) {
   api_pointer = &api;
   fmt::print(stderr, "{}: {} threads, numerics {}, KV cache {} rows, context {} tokens\n", f.model.model,
              runner.threads(), runner.numerics().digest, runner.pool().rows(), model.max_model_len);
-  fmt::print(stderr, "serving {} at {}://{}:{} (Ctrl-C stops)\n", model.name(),
-             f.http.certificate_file.empty() ? "http" : "https",
-             f.http.host.find(':') == std::string::npos ? f.http.host : "[" + f.http.host + "]",
-             server.port());
   bool stopping = false;
-  server.run([&](int signal) {
+  server.catch_signals([&](int signal) {
     if (std::exchange(stopping, true)) _exit(128 + signal);  // asked twice: at once
     api.drain();
     fmt::print(stderr, "stopping: {} requests under way, at most {} s\n", api.in_flight(),
                f.shutdown_timeout);
     drain(server, api, f.shutdown_timeout);
   });
+  fmt::print(stderr, "serving {} at {}://{}:{} (Ctrl-C stops)\n", model.name(),
+             f.http.certificate_file.empty() ? "http" : "https",
+             f.http.host.find(':') == std::string::npos ? f.http.host : "[" + f.http.host + "]",
+             server.port());
+  server.run();
   engine.stop();
   api.stop();
   return 0;

@@ -102,8 +102,9 @@ class HttpServer {
   ~HttpServer();
 
   int port() const;  // the one opened, when 0 was asked for
-  // `on_signal` runs on the I/O thread with SIGINT or SIGTERM.
-  void run(std::function<void(int)> on_signal);
+  // From now on `on_signal` is called for SIGINT and SIGTERM, on the I/O thread, once run() has begun.
+  void catch_signals(std::function<void(int)> on_signal);
+  void run();
   // From any thread. Connections still open are cut.
   void stop();
   // Runs `task` on the I/O thread, now or after some time.

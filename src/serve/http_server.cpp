@@ -121,13 +121,14 @@ HttpServer::~HttpServer() = default;
 
 int HttpServer::port() const { return parts_->acceptor.local_endpoint().port(); }
 
-void HttpServer::run(std::function<void(int)> on_signal) {
+void HttpServer::catch_signals(std::function<void(int)> on_signal) {
+  parts_->signals.add(SIGINT);
+  parts_->signals.add(SIGTERM);
+  parts_->await_signal(std::move(on_signal));
+}
+
+void HttpServer::run() {
   Parts& p = *parts_;
-  if (on_signal) {
-    p.signals.add(SIGINT);
-    p.signals.add(SIGTERM);
-    p.await_signal(std::move(on_signal));
-  }
   p.accept();
   p.sweep();
   p.io.run();

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -30,7 +31,7 @@ class TestServer {
       logged_.push_back({e.status, e.gone});
     };
     server_ = std::make_unique<HttpServer>(std::move(options));
-    thread_ = std::thread([this] { server_->run(nullptr); });
+    thread_ = std::thread([this] { server_->run(); });
   }
   ~TestServer() {
     server_->stop();
@@ -382,6 +383,18 @@ TEST(Http, APortInUseIsAUsageError) {
     EXPECT_EQ(e.code(), ErrorCode::kUsage);
     EXPECT_NE(std::string(e.what()).find(std::to_string(server.port())), std::string::npos);
   }
+}
+
+TEST(Http, ASignalBeforeTheServerRunsIsNotLost) {
+  HttpServer server({.port = 0});
+  int caught = 0;
+  server.catch_signals([&](int signal) {
+    caught = signal;
+    server.stop();
+  });
+  std::raise(SIGTERM);
+  server.run();
+  EXPECT_EQ(caught, SIGTERM);
 }
 
 TEST(Http, ManyConnectionsAtOnce) {

@@ -50,7 +50,7 @@ class TestApi {
     http.log = [this](const HttpExchange& e) { api.log(e); };
     server = std::make_unique<HttpServer>(std::move(http));
     api.connections = [this] { return server->connections(); };
-    thread_ = std::thread([this] { server->run(nullptr); });
+    thread_ = std::thread([this] { server->run(); });
   }
   ~TestApi() {
     server->stop();
