@@ -83,7 +83,7 @@ std::vector<std::string> reasons(const Flags& f, const CachePlan& plan, const Bu
   }
   if (plan.context_parallel() > 1) parts = fmt::format("({}) / {} ranks", parts, plan.context_parallel());
   if (parts.empty())
-    why.push_back("a token takes nothing: no layer has attention over tokens");
+    why.emplace_back("a token takes nothing: no layer has attention over tokens");
   else
     why.push_back(fmt::format("a token takes {} = {} B", parts, plan.bytes_per_token()));
   if (plan.state_rows() > 0) {
@@ -104,7 +104,7 @@ std::vector<std::string> reasons(const Flags& f, const CachePlan& plan, const Bu
       f.block_size ? "the given block of" : "the least waste is at blocks of", plan.block_tokens(),
       plan.choice().expected_waste / 1e6, plan.choice().expected_allocated / 1e6));
   if (!budget) {
-    why.push_back("what fits follows from --gpu-memory");
+    why.emplace_back("what fits follows from --gpu-memory");
     return why;
   }
   const CacheCapacity& c = budget->capacity;

@@ -147,7 +147,7 @@ void read_mla(const Fields& f, ModelConfig& c) {
   c.mla.v_head_dim = f.integer({"v_head_dim"}, {}, kWidth);
   c.mla.output_gate = f.boolean({"mla_use_output_gate"}, false);
   f.only({"mla_use_nope"}, true, "rotary positions are not part of this family");
-  if (!f.has({"mla_use_nope"})) c.notes.push_back("mla_use_nope is absent: taken as true");
+  if (!f.has({"mla_use_nope"})) c.notes.emplace_back("mla_use_nope is absent: taken as true");
 }
 
 void read_moe(const Fields& f, ModelConfig& c) {
@@ -157,7 +157,7 @@ void read_moe(const Fields& f, ModelConfig& c) {
   m.layer_freq = f.integer({"moe_layer_freq"}, 1, {1, 4096});
   if (m.num_experts == 0) {
     m.first_dense_layers = c.num_layers;
-    c.notes.push_back("num_experts is absent: every layer is dense");
+    c.notes.emplace_back("num_experts is absent: every layer is dense");
     return;
   }
   m.experts_per_token = f.integer({"num_experts_per_token", "num_experts_per_tok"}, {}, {1, m.num_experts});
@@ -203,7 +203,7 @@ void read_quantization(const Fields& text, const Fields& root, ModelConfig& c) {
       group->reject("input_activations", "quantised activations are not supported; set it to null");
   }
   c.mxfp4_experts = true;
-  c.notes.push_back("experts are MXFP4 (compressed-tensors mxfp4-pack-quantized)");
+  c.notes.emplace_back("experts are MXFP4 (compressed-tensors mxfp4-pack-quantized)");
 }
 
 void read_dsa(const Fields& text, const Fields& root, ModelConfig& c, bool cut) {
@@ -257,8 +257,8 @@ void read_dsa(const Fields& text, const Fields& root, ModelConfig& c, bool cut) 
     for (int layer = 0; layer < c.num_layers; ++layer)
       if (!c.is_kda[layer]) dsa.layers.push_back(layer);
   }
-  c.notes.push_back(f ? "DSA is spelled dsa_config{…}"
-                      : "DSA is spelled index_n_heads, index_head_dim, index_topk");
+  c.notes.emplace_back(f ? "DSA is spelled dsa_config{…}"
+                         : "DSA is spelled index_n_heads, index_head_dim, index_topk");
   if (f) {
     static constexpr std::string_view kKnown[] = {"layers",        "dsa_layers", "num_heads",      "n_heads",
                                                   "index_n_heads", "head_dim",   "index_head_dim", "top_k",
@@ -323,7 +323,7 @@ ModelConfig parse_config(std::string_view text, const std::string& origin, const
   const auto nested = root.child("text_config");
   const Fields& f = nested ? *nested : root;
   c.tensor_prefix = nested ? "language_model." : "";
-  c.notes.push_back(nested ? "the text model is in text_config" : "the text model is at the top level");
+  c.notes.emplace_back(nested ? "the text model is in text_config" : "the text model is at the top level");
   if (nested) {
     for (std::string_view name : {"dtype", "torch_dtype"})
       root.only({name}, "bfloat16", "weights and activations are bf16");
