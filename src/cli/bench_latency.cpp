@@ -28,7 +28,7 @@ struct Flags {
   int64_t depth = 0;
   std::optional<bool> look_ahead;
   std::string out;
-  bool json = false;
+  bool json = false, stages = false;
 };
 
 double seconds_since(Clock::time_point start) {
@@ -159,12 +159,32 @@ BenchRow phase_row(const char* name, double tokens, const std::vector<double>& s
           .details = std::move(details)};
 }
 
+// Rows "PHASE STAGE": microseconds of all calls in a step, beside what the ceilings allow; and what lies
+// between stages.
+void add_stage_rows(BenchReport& report, const std::string& phase, const StageTimes& stages, double seconds,
+                    double steps, const Ceilings& ceilings) {
+  double rest = seconds;
+  for (const StageTime& s : stages) {
+    const Limit limit = limit_of(s.cost, ceilings);
+    report.add({.name = phase + " " + s.name,
+                .value = s.seconds / steps * 1e6,
+                .unit = "us",
+                .limit = limit.seconds / steps * 1e6,
+                .limit_by = limit.name(),
+                .details = {{"calls_per_step", static_cast<double>(s.calls) / steps}}});
+    rest -= s.seconds;
+  }
+  report.add({.name = phase + " between stages", .value = rest / steps * 1e6, .unit = "us"});
+}
+
 void print_text(const BenchReport& report, const Ceilings& ceilings) {
   fmt::print("{}\n", report.headline());
   fmt::print("ceilings {:>9.1f} GB/s read, {:.1f} GFLOP/s bf16 ({})\n", ceilings.read_bytes_per_s / 1e9,
              ceilings.dpbf16_flop_per_s / 1e9, ceilings.instruction);
   for (const BenchRow& r : report.rows()) {
-    if (!r.limit) continue;
+    if (r.unit == "us")
+      fmt::print("{:<32} {:>9.1f} us a step, at least {:.1f}\n", r.name, r.value, r.limit.value_or(0));
+    if (r.unit != "tokens/s") continue;
     fmt::print(
         "{:<8} {:>9.1f} tokens/s  {:>3.0f} % of the {:.1f} that {} allows  ({:.1f} GB/s, {:.1f} GFLOP/s)\n",
         r.name.substr(0, r.name.find('_')), r.value, 100 * r.value / *r.limit, *r.limit,
@@ -188,6 +208,10 @@ int run_latency(const Flags& f) {
   check_length(f);
   check_writable(f.out);
   Runner runner = f.model.load();
+  if (f.stages && !runner.memory().on_host())
+    fail(ErrorCode::kUsage,
+         "--stages: only with --device cpu: a GPU is not waited for after each stage; `scripts/gpu bench` "
+         "times them");
   BenchReport report(f.model.model, runner.threads(), runner.kernels(), runner.numerics().digest);
   report.settings = {{"input_len", f.input_len},
                      {"output_len", f.output_len},
@@ -211,12 +235,27 @@ int run_latency(const Flags& f) {
     prefill.push_back(run.prefill(nullptr));
     decode.push_back(run.decode(nullptr));
   }
+  StageTimes prefill_stages, decode_stages;
+  double prefill_seconds = 0, decode_seconds = 0;
+  if (f.stages) {
+    BatchRun run(f, runner, false);
+    runner.clock_stages(&prefill_stages);
+    prefill_seconds = run.prefill(nullptr);
+    runner.clock_stages(&decode_stages);
+    decode_seconds = run.decode(nullptr);
+    runner.clock_stages(nullptr);
+  }
   if (on_host) meter.measure();
   const Ceilings ceilings = on_host ? meter.best() : device_ceilings(runner.memory());
 
   const double prompt = double(f.input_len) * f.batch, answer = double(f.output_len) * f.batch;
   report.add(phase_row("prefill_tokens_per_s", prompt, prefill, prefill_steps, runner.config(), ceilings));
   report.add(phase_row("decode_tokens_per_s", answer, decode, decode_steps, runner.config(), ceilings));
+  if (f.stages) {
+    const auto count = [](const Steps& steps) { return static_cast<double>(steps.size()); };
+    add_stage_rows(report, "prefill", prefill_stages, prefill_seconds, count(prefill_steps), ceilings);
+    add_stage_rows(report, "decode", decode_stages, decode_seconds, count(decode_steps), ceilings);
+  }
   report.add_ceilings(ceilings);
   report.write(f.out);
   if (f.json) {
@@ -241,6 +280,7 @@ void add_bench_latency(CLI::App& bench, Action& run) {
       ->transform(whole_number(0, 1 << 24));
   sub->add_option("--repeats", flags->repeats, "timed runs; the median counts")
       ->transform(whole_number(1, 1000));
+  sub->add_flag("--stages", flags->stages, "also the time of every stage, from one more run (CPU only)");
   add_look_ahead(*sub, flags->look_ahead);
   sub->add_option("--out", flags->out, "also write the JSON to this file")->check(not_empty());
   sub->add_flag("--json", flags->json, "one JSON object on stdout");

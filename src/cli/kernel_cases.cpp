@@ -14,36 +14,10 @@ namespace perigee::cli {
 
 namespace {
 
-// Matrices read once and multiplied with every row.
-Cost matrices(std::initializer_list<const Linear*> list, int rows) {
-  Cost cost;
-  for (const Linear* w : list) {
-    const double values = static_cast<double>(w->out) * w->in;
-    cost.bytes += values * sizeof(bf16);
-    cost.flops += 2 * values * rows;
-  }
-  return cost;
-}
-
 // A product of every head with its own [out, in].
 Cost head_matrices(int heads, int out, int in, int rows) {
   const Linear all{nullptr, heads * out, in};
-  return matrices({&all}, rows);
-}
-
-Cost operator+(const Cost& a, const Cost& b) { return {a.bytes + b.bytes, a.flops + b.flops}; }
-
-double expert_bytes(const MoeWeights::Expert& e) {
-  double bytes = 0;
-  for (const ExpertLinear* linear : {&e.gate, &e.up, &e.down}) {
-    if (const auto* w = std::get_if<Mxfp4Linear>(linear)) {
-      bytes += static_cast<double>(w->out) * w->in * (0.5 + 1.0 / 32);
-    } else {
-      const auto& matrix = std::get<Linear>(*linear);
-      bytes += static_cast<double>(matrix.out) * matrix.in * sizeof(bf16);
-    }
-  }
-  return bytes;
+  return matrix_cost({&all}, rows);
 }
 
 }  // namespace
@@ -121,7 +95,7 @@ void KernelCases::add_whole_model(int rows) {
                         .x = values(n, 1.7f),
                         .rows = std::span(logit_rows, static_cast<size_t>(rows)),
                         .logits = room<float>(int64_t{rows} * config_.vocab_size)};
-  add("lm_head", sizes, matrices({&weights_.lm_head}, rows), [head](Backend& b) { b.lm_head(head); });
+  add("lm_head", sizes, matrix_cost({&weights_.lm_head}, rows), [head](Backend& b) { b.lm_head(head); });
 }
 
 void KernelCases::add_kda(const KdaWeights& weights, int rows) {
@@ -136,9 +110,10 @@ void KernelCases::add_kda(const KdaWeights& weights, int rows) {
                                .g = room<float>(n),
                                .beta = room<float>(int64_t{rows} * heads),
                                .rows = rows};
-  Cost cost = matrices({&weights.q, &weights.k, &weights.v, &weights.f_a, &weights.f_b, &weights.beta}, rows);
-  cost = cost + (config_.kda.full_rank_gate ? matrices({&weights.gate}, rows)
-                                            : matrices({&weights.g_a, &weights.g_b}, rows));
+  Cost cost =
+      matrix_cost({&weights.q, &weights.k, &weights.v, &weights.f_a, &weights.f_b, &weights.beta}, rows);
+  cost = cost + (config_.kda.full_rank_gate ? matrix_cost({&weights.gate}, rows)
+                                            : matrix_cost({&weights.g_a, &weights.g_b}, rows));
   add("kda_project", sizes, cost, [project](Backend& b) { b.kda_project(project); });
   const KdaOutputArgs output{.weights = weights,
                              .config = config_.kda,
@@ -148,7 +123,7 @@ void KernelCases::add_kda(const KdaWeights& weights, int rows) {
                              .partial = room<float>(int64_t{plan_.lanes} * rows * hidden),
                              .rows = rows,
                              .lanes = plan_.lanes};
-  add("kda_output", sizes, matrices({&weights.o}, rows), [output](Backend& b) { b.kda_output(output); });
+  add("kda_output", sizes, matrix_cost({&weights.o}, rows), [output](Backend& b) { b.kda_output(output); });
 }
 
 KdaChunkArgs KernelCases::chunk_args(const Context& c, int rows) {
@@ -208,10 +183,10 @@ void KernelCases::add_mla(const MlaWeights& weights, int rows, Context& c) {
   const std::string sizes = fmt::format("rows={}", rows);
   const int index_heads = weights.indexer ? weights.indexer->head_weight.out : 0;
 
-  Cost cost = matrices({&weights.kv_a}, rows);
-  if (m.q_lora_rank) cost = cost + matrices({&weights.q_a}, rows);
-  if (m.output_gate) cost = cost + matrices({&weights.gate}, rows);
-  if (weights.indexer) cost = cost + matrices({&weights.indexer->k, &weights.indexer->head_weight}, rows);
+  Cost cost = matrix_cost({&weights.kv_a}, rows);
+  if (m.q_lora_rank) cost = cost + matrix_cost({&weights.q_a}, rows);
+  if (m.output_gate) cost = cost + matrix_cost({&weights.gate}, rows);
+  if (weights.indexer) cost = cost + matrix_cost({&weights.indexer->k, &weights.indexer->head_weight}, rows);
   const bf16* x = values(wide(hidden), 1.7f);
   const MlaProjectArgs project{
       .weights = weights,
@@ -240,7 +215,7 @@ void KernelCases::add_mla(const MlaWeights& weights, int rows, Context& c) {
     float* raw = room<float>(count);
     std::copy_n(front.index_weight, count, raw);
     add(
-        "index_front", sizes, matrices({&weights.indexer->q}, rows),
+        "index_front", sizes, matrix_cost({&weights.indexer->q}, rows),
         [front](Backend& b) { b.index_front(front); },
         [raw, front, count] { std::copy_n(raw, count, front.index_weight); });
   }
@@ -255,7 +230,7 @@ void KernelCases::add_mla(const MlaWeights& weights, int rows, Context& c) {
                            .pages = c.pages,
                            .rows = rows};
   add("mla_query", sizes,
-      matrices({&weights.q}, rows) + head_matrices(heads, m.kv_lora_rank, m.qk_nope_head_dim, rows),
+      matrix_cost({&weights.q}, rows) + head_matrices(heads, m.kv_lora_rank, m.qk_nope_head_dim, rows),
       [query](Backend& b) { b.mla_query(query); });
 
   const MlaOutputArgs output{
@@ -267,7 +242,7 @@ void KernelCases::add_mla(const MlaWeights& weights, int rows, Context& c) {
       .rows = rows,
       .lanes = plan_.lanes};
   add("mla_output", sizes,
-      matrices({&weights.o}, rows) + head_matrices(heads, m.v_head_dim, m.kv_lora_rank, rows),
+      matrix_cost({&weights.o}, rows) + head_matrices(heads, m.v_head_dim, m.kv_lora_rank, rows),
       [output](Backend& b) { b.mla_output(output); });
 }
 
@@ -333,7 +308,7 @@ void KernelCases::add_dense(const GluWeights& weights, int rows) {
                        .partial = room<float>(int64_t{plan_.lanes} * rows * hidden),
                        .rows = rows,
                        .lanes = plan_.lanes};
-  add("glu_mlp", fmt::format("rows={}", rows), matrices({&weights.gate, &weights.up, &weights.down}, rows),
+  add("glu_mlp", fmt::format("rows={}", rows), matrix_cost({&weights.gate, &weights.up, &weights.down}, rows),
       [glu](Backend& b) { b.glu_mlp(glu); });
 }
 
@@ -349,8 +324,8 @@ void KernelCases::add_moe(const MoeWeights& weights, int rows) {
                            .expert_weight = room<float>(int64_t{rows} * k),
                            .z = m.latent_size ? room<bf16>(int64_t{rows} * in) : nullptr,
                            .rows = rows};
-  Cost cost = matrices({&weights.router}, rows);
-  if (m.latent_size) cost = cost + matrices({&weights.latent_down}, rows);
+  Cost cost = matrix_cost({&weights.router}, rows);
+  if (m.latent_size) cost = cost + matrix_cost({&weights.latent_down}, rows);
   add("moe_route", sizes, cost, [route](Backend& b) { b.moe_route(route); });
 
   // Each row draws its experts evenly.
@@ -394,7 +369,7 @@ void KernelCases::add_moe(const MoeWeights& weights, int rows) {
       .hidden = hidden,
       .lanes = plan_.lanes};
   if (m.latent_size)
-    add("moe_combine", sizes, matrices({&weights.latent_up}, rows),
+    add("moe_combine", sizes, matrix_cost({&weights.latent_up}, rows),
         [combine](Backend& b) { b.moe_combine(combine); });
 }
 

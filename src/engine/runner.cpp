@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -158,7 +159,9 @@ void Runner::compute(const Batch& batch, StepTrace* trace) {
   grow(logits_, logit_count_ * static_cast<int64_t>(sizeof(float)), backend_->memory());
   logits_on_host_ = false;
   const StepCaches caches(config_, batch, controls_);
-  const Step step{.backend = *backend_,
+  std::optional<StageClock> clock;
+  if (stage_times_) clock.emplace(*backend_, *stage_times_);
+  const Step step{.backend = clock ? *clock : *backend_,
                   .config = config_,
                   .weights = weights_,
                   .plan = plan_,
@@ -199,12 +202,13 @@ void Runner::draw(std::span<const SampleParams> params, std::span<const int64_t>
   const std::span rows(d.rows.as<SampleRow>(), params.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.params = params[i], .position = positions[i]};
   process(rows, processors);
-  backend_->sample({.logits = logits_.as<float>(),
-                    .rows = rows.data(),
-                    .drawn = d.drawn.as<Drawn>(),
-                    .count = d.count,
-                    .vocab = config_.vocab_size,
-                    .lanes = plan_.lanes});
+  const SampleArgs args{.logits = logits_.as<float>(),
+                        .rows = rows.data(),
+                        .drawn = d.drawn.as<Drawn>(),
+                        .count = d.count,
+                        .vocab = config_.vocab_size,
+                        .lanes = plan_.lanes};
+  stage_times_ ? StageClock(*backend_, *stage_times_).sample(args) : backend_->sample(args);
   if (keep_logits && !memory.on_host()) {
     const int64_t bytes = logit_count_ * static_cast<int64_t>(sizeof(float));
     grow(d.logits, bytes, memory.staging());

@@ -8,6 +8,7 @@
 #include "engine/backends.h"
 #include "engine/logits.h"
 #include "engine/numerics.h"
+#include "engine/stage_clock.h"
 #include "model/step.h"
 
 namespace perigee {
@@ -44,6 +45,9 @@ class Runner {
   int threads() const { return threads_; }
   int lanes() const { return plan_.lanes; }
   std::string kernels() const { return backend_->kernels(); }
+
+  // Adds every stage's time to `times` while steps are computed, on the host; null ends it.
+  void clock_stages(StageTimes* times) { stage_times_ = times; }
 
   // Faults for the steps that follow, for `perigee eval`'s controls.
   void set_controls(const StepControls& controls) { controls_ = controls; }
@@ -104,6 +108,7 @@ class Runner {
   NumericsIdentity numerics_;
   std::unique_ptr<Arena> arena_;
   StepControls controls_;
+  StageTimes* stage_times_ = nullptr;
   int64_t logit_count_ = 0;
   MemoryBlock logits_, processed_;  // [rows, vocab], [processed rows, vocab]
   MemoryBlock last_logits_;         // on the host: those of the batch before

@@ -49,6 +49,29 @@ Cost index_cost(const DsaConfig& config, IndexKeyFormat format, int rows, int64_
           .flops = 2.0 * config.num_heads * config.head_dim * visible_keys(rows, depth, kNoLimit)};
 }
 
+Cost matrix_cost(std::initializer_list<const Linear*> matrices, int rows) {
+  Cost cost;
+  for (const Linear* w : matrices) {
+    const double values = static_cast<double>(w->out) * w->in;
+    cost.bytes += values * sizeof(bf16);
+    cost.flops += 2 * values * rows;
+  }
+  return cost;
+}
+
+double expert_bytes(const MoeWeights::Expert& expert) {
+  double bytes = 0;
+  for (const ExpertLinear* linear : {&expert.gate, &expert.up, &expert.down}) {
+    if (const auto* w = std::get_if<Mxfp4Linear>(linear)) {
+      bytes += static_cast<double>(w->out) * w->in * (0.5 + 1.0 / 32);
+    } else {
+      const auto& matrix = std::get<Linear>(*linear);
+      bytes += static_cast<double>(matrix.out) * matrix.in * sizeof(bf16);
+    }
+  }
+  return bytes;
+}
+
 Cost step_cost(const ModelConfig& config, const StepShape& step) {
   const ModelSummary s = summarize(config);
   const auto bytes_of = [&](TensorKind kind) {

@@ -19,8 +19,11 @@
 // Nothing is counted for norms, mixing, elementary functions, selection or decoding of stored formats.
 #pragma once
 
+#include <initializer_list>
+
 #include "formats/cache_records.h"
 #include "model/config.h"
+#include "ops/weights.h"
 
 namespace perigee {
 
@@ -45,5 +48,11 @@ Cost kda_state_cost(const KdaConfig& config, int rows);
 Cost latent_cost(const MlaConfig& config, LatentFormat format, int rows, int64_t depth);
 Cost selected_latent_cost(const MlaConfig& config, LatentFormat format, int top_k, int rows, int64_t depth);
 Cost index_cost(const DsaConfig& config, IndexKeyFormat format, int rows, int64_t depth);
+
+// Matrices read once and multiplied with every row; an expert's three as they are stored.
+Cost matrix_cost(std::initializer_list<const Linear*> matrices, int rows);
+double expert_bytes(const MoeWeights::Expert& expert);
+
+inline Cost operator+(const Cost& a, const Cost& b) { return {a.bytes + b.bytes, a.flops + b.flops}; }
 
 }  // namespace perigee
