@@ -139,6 +139,17 @@ TEST(FastIndexSelect, AnyBytesInThePages) {
   }
 }
 
+// The rule word by word: the largest, the earlier of equal ones first, listed in ascending position.
+void expect_top(const std::vector<uint16_t>& key, int kept, const std::string& what) {
+  std::vector<int32_t> want(key.size()), got(kept);
+  std::iota(want.begin(), want.end(), 0);
+  std::stable_sort(want.begin(), want.end(), [&](int a, int b) { return key[a] > key[b]; });
+  want.resize(kept);
+  std::sort(want.begin(), want.end());
+  cpu::select_top(key.data(), static_cast<int64_t>(key.size()), kept, got.data());
+  EXPECT_EQ(got, want) << key.size() << " keys, " << kept << " kept, " << what;
+}
+
 TEST(FastIndexSelect, ThresholdsOfTheRadixSelect) {
   Random random(12);
   for (int i = 0; i < 400; ++i) {
@@ -146,13 +157,28 @@ TEST(FastIndexSelect, ThresholdsOfTheRadixSelect) {
     const int values = 1 + random.below(i % 2 ? 5 : 65536), base = random.below(65536 - values + 1);
     std::vector<uint16_t> key(n);
     for (uint16_t& k : key) k = static_cast<uint16_t>(base + random.below(values));
-    std::vector<int32_t> want(n), got(kept);
-    std::iota(want.begin(), want.end(), 0);
-    std::stable_sort(want.begin(), want.end(), [&](int a, int b) { return key[a] > key[b]; });
-    want.resize(kept);
-    std::sort(want.begin(), want.end());
-    cpu::select_top(key.data(), n, kept, got.data());
-    ASSERT_EQ(got, want) << n << " keys, " << kept << " kept, " << values << " values";
+    expect_top(key, kept, std::to_string(values) + " values");
+  }
+}
+
+// Few of many: a sample bounds the keys that are looked at. Large keys of one period lie in every sampled
+// place or in none, so that the bound is far too high or too low.
+TEST(FastIndexSelect, FewOfManyKeys) {
+  Random random(13);
+  for (int i = 0; i < 300; ++i) {
+    const int n = 1024 + random.below(20000), kept = 1 + random.below(n / 8);
+    const int values = 1 + random.below(i % 2 ? 40 : 30000), period = 1 + random.below(40),
+              phase = random.below(period);
+    std::vector<uint16_t> key(n);
+    for (int p = 0; p < n; ++p)
+      key[p] = static_cast<uint16_t>(random.below(values) + (i % 3 && p % period == phase ? 30000 : 0));
+    if (i % 5 == 0) std::sort(key.begin(), key.end());
+    expect_top(key, kept, std::to_string(values) + " values, period " + std::to_string(period));
+  }
+  for (int phase : {0, 7}) {
+    std::vector<uint16_t> key(8000);
+    for (int p = 0; p < 8000; ++p) key[p] = static_cast<uint16_t>(p % 15 == phase ? 60000 - p : p);
+    for (int kept : {1, 100, 533, 534, 600, 1000}) expect_top(key, kept, "phase " + std::to_string(phase));
   }
 }
 

@@ -43,17 +43,24 @@ void FastBackend::index_select(const IndexSelectArgs& a) {
       Arena& arena = thread_arena();
       const Arena::Scope scope(arena);
       auto* keys = arena.take<uint16_t>(rows * padded);  // [rows, padded]
-      pool_.run((last_visible + kPageTokens - 1) / kPageTokens, [&](int64_t page) {
-        IndexPanel panel;
-        kernels.decode_index_page(pages.index_format, pages.index_key(page), panel);
-        // The first row that sees the page: at position ≥ 64·page.
-        for (int64_t i = std::max<int64_t>(0, page * kPageTokens - seq.start - first); i < rows; ++i) {
-          const int64_t row = seq.first_row + first + i;
-          kernels.score_index_page(panel, {.query = a.index_query + row * heads * kIndexKeyDim,
-                                           .weight = a.index_weight + row * heads,
-                                           .heads = heads,
-                                           .key = keys + i * padded + page * kPageTokens});
+      const int64_t row_floats = int64_t{heads} * kernels.index_query_floats;
+      auto* query = arena.take<float>(rows * row_floats);
+      pool_.run(rows, [&](int64_t i) {
+        const bf16* from = a.index_query + (seq.first_row + first + i) * heads * kIndexKeyDim;
+        for (int h = 0; h < heads; ++h) {
+          kernels.prepare_index_query(from + int64_t{h} * kIndexKeyDim,
+                                      query + i * row_floats + int64_t{h} * kernels.index_query_floats);
         }
+      });
+      pool_.run((last_visible + kPageTokens - 1) / kPageTokens, [&](int64_t page) {
+        // The first row that sees the page: at position ≥ 64·page.
+        const int64_t i = std::max<int64_t>(0, page * kPageTokens - seq.start - first);
+        kernels.score_index_page(pages.index_format, pages.index_key(page), {.query = query + i * row_floats,
+                                         .weight = a.index_weight + (seq.first_row + first + i) * heads,
+                                         .rows = static_cast<int>(rows - i),
+                                         .heads = heads,
+                                         .key = keys + i * padded + page * kPageTokens,
+                                         .stride = padded});
       });
       pool_.run(rows, [&](int64_t i) {
         const int64_t row = seq.first_row + first + i;

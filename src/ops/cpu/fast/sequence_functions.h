@@ -5,8 +5,9 @@
 
 namespace perigee::cpu::PERIGEE_ISA {
 
-void decode_index_page(IndexKeyFormat format, const uint8_t* page, IndexPanel& panel);
-void score_index_page(const IndexPanel& panel, const IndexScores& scores);
+extern const int kIndexQueryFloats;
+void prepare_index_query(const bf16* query, float* prepared);
+void score_index_page(IndexKeyFormat format, const uint8_t* page, const IndexScores& scores);
 
 extern const int kQueryFloats;
 void prepare_query(const bf16* query, float* prepared);

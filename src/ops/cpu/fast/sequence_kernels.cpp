@@ -4,7 +4,8 @@
 
 namespace perigee::cpu::PERIGEE_ISA {
 
-const SequenceKernels sequence_kernels{.decode_index_page = decode_index_page,
+const SequenceKernels sequence_kernels{.index_query_floats = kIndexQueryFloats,
+                                       .prepare_index_query = prepare_index_query,
                                        .score_index_page = score_index_page,
                                        .query_floats = kQueryFloats,
                                        .prepare_query = prepare_query,

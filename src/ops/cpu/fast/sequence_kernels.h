@@ -12,18 +12,16 @@ namespace perigee::cpu {
 
 // --- index_select
 
-constexpr int kPanelWords = kPageTokens * kIndexKeyDim / 2;
+constexpr int kIndexPairs = kIndexKeyDim / 2;
 
-// The keys of a page, transposed: pair d of every key side by side, so that vector lanes are keys.
-struct IndexPanel {
-  alignas(64) uint32_t pairs[kPanelWords];  // [64 pairs][64 keys]
-  alignas(64) float scale[kPageTokens];
-};
+// What some rows score the keys of a page at.
 struct IndexScores {
-  const bf16* query;    // [heads, 128]
-  const float* weight;  // [heads]
-  int heads;
-  uint16_t* key;  // [64] out: the scores as integers that order as the selection rule does, NaN 0
+  const float* query;   // [rows, heads, index_query_floats] as prepare_index_query wrote them
+  const float* weight;  // [rows, heads]
+  int rows, heads;
+  uint16_t* key;  // [rows, 64] by `stride`, out: the scores as integers that order as the selection rule
+                  // does, NaN 0
+  int64_t stride;
 };
 
 // --- sparse_attend, dense_attend
@@ -101,8 +99,9 @@ struct LaneSum {
 // --- sample: counts are multiples of 16
 
 struct SequenceKernels {
-  void (*decode_index_page)(IndexKeyFormat format, const uint8_t* page, IndexPanel& panel);
-  void (*score_index_page)(const IndexPanel& panel, const IndexScores& scores);
+  int index_query_floats;  // floats of one prepared head vector
+  void (*prepare_index_query)(const bf16* query, float* prepared);
+  void (*score_index_page)(IndexKeyFormat format, const uint8_t* page, const IndexScores& scores);
 
   int query_floats;  // floats of one prepared query
   void (*prepare_query)(const bf16* query, float* prepared);

@@ -1,4 +1,5 @@
-// The top k of keys of 16 bits: a radix select in two passes over the halves of a key, O(n).
+// The top k of keys of 16 bits: a radix select in two passes over the halves of a key, O(n). Where few of
+// many are kept, it runs over the keys above a bound alone, which a sample sets and one vector pass applies.
 #pragma once
 
 #include <cstdint>
