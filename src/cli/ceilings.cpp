@@ -148,6 +148,12 @@ Ceilings device_ceilings(Memory& memory) {
   return out;
 }
 
+Ceilings higher(const Ceilings& a, const Ceilings& b) {
+  return {.read_bytes_per_s = std::max(a.read_bytes_per_s, b.read_bytes_per_s),
+          .dpbf16_flop_per_s = std::max(a.dpbf16_flop_per_s, b.dpbf16_flop_per_s),
+          .instruction = a.instruction};
+}
+
 std::string CeilingMeter::dpbf16_instruction() { return best_multiply().instruction; }
 
 // Bytes per second of all threads reading a share each.
@@ -175,15 +181,17 @@ double CeilingMeter::multiply_once() {
   return static_cast<double>(operations) / seconds_since(start);
 }
 
-void CeilingMeter::measure() {
-  best_.instruction = dpbf16_instruction();
+Ceilings CeilingMeter::measure() {
+  Ceilings now{.instruction = dpbf16_instruction()};
   for (int round = 0; round < 3; ++round) {
     for (int streams : {1, 2, 4, 8}) {
-      best_.read_bytes_per_s =
-          std::max(best_.read_bytes_per_s, read_once(streams, static_cast<int64_t>(buffer_.size())));
+      now.read_bytes_per_s =
+          std::max(now.read_bytes_per_s, read_once(streams, static_cast<int64_t>(buffer_.size())));
     }
-    for (int i = 0; i < 4; ++i) best_.dpbf16_flop_per_s = std::max(best_.dpbf16_flop_per_s, multiply_once());
+    for (int i = 0; i < 4; ++i) now.dpbf16_flop_per_s = std::max(now.dpbf16_flop_per_s, multiply_once());
   }
+  best_ = higher(now, best_);
+  return now;
 }
 
 void CeilingMeter::evict_caches() {

@@ -25,12 +25,16 @@ struct Ceilings {
 // (790 TFLOP/s), which is not.
 Ceilings device_ceilings(Memory& memory);
 
-// Measures whenever it is asked and keeps the best of all times: other programs can only slow it down.
+// The higher of each.
+Ceilings higher(const Ceilings& a, const Ceilings& b);
+
+// Measures whenever it is asked, the best of some rounds, and keeps the best of all times: other programs can
+// only slow it down.
 class CeilingMeter {
  public:
   explicit CeilingMeter(int threads);
 
-  void measure();
+  Ceilings measure();
   const Ceilings& best() const { return best_; }
   static std::string dpbf16_instruction();
 

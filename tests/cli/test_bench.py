@@ -64,6 +64,7 @@ def check_latency(out, **settings):
         assert row["unit"] == "tokens/s" and row["limit"] > 0
         assert row["min"] <= row["value"] <= row["max"] and row["runs"] == settings["repeats"]
         assert row["read_bytes_per_step"] > 0 and row["flop_per_token"] > 0
+        assert row["min_share"] <= row["value"] / row["limit"] <= row["max_share"]
     return rows
 
 
@@ -93,6 +94,22 @@ def test_any_cut_runs(layers):
     assert out["numerics"] == generated["numerics"]
     planned = run_json("plan", SMALL, *dummy[2:])
     assert (planned["bytes_per_token"] > 0) == (layers == 4)
+
+
+def test_latency_stages():
+    """Six KDA layers and two with DSA, the first layer without experts: each stage as often as a step calls it."""
+    sizes = ["--input-len", 16, "--output-len", 4, "--repeats", 1]
+    out = latency("bench/configs/k31-220m.json", "--load-format", "dummy", *sizes, "--stages")
+    rows = {r["name"]: r for r in out["rows"] if r["unit"] == "us"}
+    calls = {"kda_chunk": 6, "index_select": 2, "sparse_attend": 2, "moe_experts": 7, "lm_head": 1}
+    for phase in ("prefill", "decode"):
+        for stage, count in calls.items():
+            row = rows[f"{phase} {stage}"]
+            assert row["calls_per_step"] == count and row["value"] > 0 and row["limit"] >= 0
+        assert f"{phase} between stages" in rows and f"{phase} dense_attend" not in rows
+    assert rows["decode sample"]["calls_per_step"] == 1 and "prefill sample" not in rows
+    plain = latency("bench/configs/k31-220m.json", "--load-format", "dummy", *sizes)
+    assert not [r for r in plain["rows"] if r["unit"] == "us"]
 
 
 def bytes_per_step(*args):
