@@ -14,9 +14,12 @@ constexpr int kColumns = 2;  // vectors of 16 columns that a product of four row
 constexpr int kColumns = 1;
 #endif
 
+constexpr int kRowsAhead = 8;  // rows of S that are fetched before they are read
+
 // out[r, x] = Σ_d coefficient[r, d] · S[d, x] for kRows rows and kVectors·16 columns: a chain over d from
-// zero.
-template <int kRows, int kVectors>
+// zero. The first columns of few rows fetch whole rows of S: otherwise each stretch of columns would wait for
+// memory with strides that no hardware follows.
+template <int kRows, int kVectors, bool kFetch = false>
 PERIGEE_SIMD void product(const float* coefficient, const float* S, float* out) {
   F32x16 sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -26,6 +29,11 @@ PERIGEE_SIMD void product(const float* coefficient, const float* S, float* out) 
   }
 #pragma GCC unroll 1
   for (int d = 0; d < kHead; ++d) {
+    if constexpr (kFetch) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kHead; x += 16)
+        _mm_prefetch(reinterpret_cast<const char*>(S + (d + kRowsAhead) * kHead + x), _MM_HINT_T0);
+    }
     F32x16 s[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) s[v] = load(S + d * kHead + v * 16);
@@ -51,7 +59,9 @@ void products(const float* coefficient, int rows, const float* S, float* out) {
       product<4, kColumns>(coefficient + r * kHead, S + x, out + r * kHead + x);
   }
   for (; r < rows; r += 2) {
-    for (int x = 0; x < kHead; x += 32) product<2, 2>(coefficient + r * kHead, S + x, out + r * kHead + x);
+    const float* c = coefficient + r * kHead;
+    r == 0 ? product<2, 2, true>(c, S, out) : product<2, 2>(c, S, out + r * kHead);
+    for (int x = 32; x < kHead; x += 32) product<2, 2>(c, S + x, out + r * kHead + x);
   }
 }
 
