@@ -140,7 +140,7 @@ struct TimedRun {
 
 // The run whose share of its own limit is the median.
 BenchRow phase_row(const char* name, double tokens, const std::vector<TimedRun>& runs,
-                   double TimedRun::*seconds, const Steps& steps, const ModelConfig& config) {
+                   double TimedRun::* seconds, const Steps& steps, const ModelConfig& config) {
   struct Speed {
     double value, limit;
     bool by_bandwidth;

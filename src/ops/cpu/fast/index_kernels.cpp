@@ -33,7 +33,8 @@ constexpr int place_of(int d) {
 PERIGEE_SIMD void store_transposed(const bf16* in, int d, float* out) {
   __m256i r[8], t[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i * kIndexKeyDim + 2 * d));
+  for (int i = 0; i < 8; ++i)
+    r[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i * kIndexKeyDim + 2 * d));
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     t[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
@@ -132,6 +133,14 @@ template <int N>
   out = add(low, add(of(2), of(3)));
 }
 
+// Integers in the upper halves that order as the selection rule does: −0 = +0, NaN last.
+PERIGEE_SIMD I32x16 order(F32x16 score) {
+  const I32x16 sign = sub(splat_bits(0), shift_right<31>(bits(score)));  // all ones where negative
+  const I32x16 magnitude = bits(score) & splat_bits(0x7FFFFFFFu);
+  const I32x16 ordered = add(splat_bits(0x80000000u), sub(magnitude ^ sign, sign));
+  return bits(select(unordered(score), zero(), from_bits(ordered)));
+}
+
 // The scores of a group of keys, row by row: queries come in order, the heads of a row one after another.
 class GroupScores {
  public:
@@ -159,15 +168,11 @@ class GroupScores {
 
  private:
   void finish_row() {
-    alignas(64) bf16 score[kGroupKeys];
+    alignas(64) bf16 score[16];
     for (int v = 0; v < kVectors; ++v) {
-      store_bf16(score + v * 16, mul(load(scale_ + v * 16), total_[v]));
+      store_bf16(score, mul(load(scale_ + v * 16), total_[v]));
+      store_upper_halves(out_ + v * 16, order(load_bf16(score)));
       total_[v] = zero();
-    }
-    for (int i = 0; i < kGroupKeys; ++i) {
-      const uint16_t magnitude = score[i] & 0x7FFF;
-      const uint16_t order = score[i] & 0x8000 ? 0x8000 - magnitude : 0x8000 + magnitude;
-      out_[i] = magnitude > 0x7F80 ? 0 : order;
     }
     out_ += s_.stride;
     head_ = 0;
@@ -185,9 +190,8 @@ void decode_group(IndexKeyFormat format, const uint8_t* page, int first, KeyGrou
   for (int key = 0; key < kGroupKeys; key += 8) {
     for (int i = 0; i < 8; ++i) {
       const int at = first + key + i;
-      out.scale[key + i] =
-          index_key_values(format, page + index_value_offset(format, at),
-                           page + index_scale_offset(format, at), rows + i * kIndexKeyDim);
+      out.scale[key + i] = index_key_values(format, page + index_value_offset(format, at),
+                                            page + index_scale_offset(format, at), rows + i * kIndexKeyDim);
     }
     float* half = out.operands + key / 16 * kOperandFloats + key % 16;
     for (int d = 0; d < kIndexPairs; d += 8) store_transposed(rows, d, half);

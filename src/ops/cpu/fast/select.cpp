@@ -55,12 +55,13 @@ void FastBackend::index_select(const IndexSelectArgs& a) {
       pool_.run((last_visible + kPageTokens - 1) / kPageTokens, [&](int64_t page) {
         // The first row that sees the page: at position ≥ 64·page.
         const int64_t i = std::max<int64_t>(0, page * kPageTokens - seq.start - first);
-        kernels.score_index_page(pages.index_format, pages.index_key(page), {.query = query + i * row_floats,
-                                         .weight = a.index_weight + (seq.first_row + first + i) * heads,
-                                         .rows = static_cast<int>(rows - i),
-                                         .heads = heads,
-                                         .key = keys + i * padded + page * kPageTokens,
-                                         .stride = padded});
+        kernels.score_index_page(pages.index_format, pages.index_key(page),
+                                 {.query = query + i * row_floats,
+                                  .weight = a.index_weight + (seq.first_row + first + i) * heads,
+                                  .rows = static_cast<int>(rows - i),
+                                  .heads = heads,
+                                  .key = keys + i * padded + page * kPageTokens,
+                                  .stride = padded});
       });
       pool_.run(rows, [&](int64_t i) {
         const int64_t row = seq.first_row + first + i;
