@@ -12,7 +12,7 @@
 #include "support/models.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sanitizer/allocator_interface.h>
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // GCC 12 has the function, but no header of it
 #endif
 
 namespace perigee::test {
