@@ -137,7 +137,8 @@ void Api::add_routes() {
   });
   add("/metrics", "GET", Access::kOpen, [this](const HttpRequest&, HttpReply& reply) {
     reply.send(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-               metrics_.text(engine_.stats(), connections(), model_.name(), options_.vllm_metrics));
+               metrics_.text(engine_.stats(), engine_.cache_rows(), connections(), model_.name(),
+                             options_.vllm_metrics));
   });
   add("/load", "GET", Access::kKey, [this](const HttpRequest&, HttpReply& reply) {
     const Engine::Stats s = engine_.stats();

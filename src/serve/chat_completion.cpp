@@ -230,13 +230,16 @@ void read_response_format(BodyFields& body, ChatPrompt& prompt) {
   const json::object* format = body.object("response_format");
   if (!format) return;
   BodyFields fields(*format, "response_format.");
-  const auto type = fields.choice("type", {"text", "json_object", "json_schema"});
-  if (!type) fields.reject("type", "text, json_object or json_schema");
+  const auto type = fields.choice("type", {"text", "json_object", "json_schema", "structural_tag"});
+  if (!type) fields.reject("type", "text, json_object, json_schema or structural_tag");
   if (*type == "json_schema") {
     const json::object* schema = fields.object("json_schema");
     if (!schema) fields.reject("json_schema", "an object with name and schema");
   }
-  if (*type != "text") prompt.options.response_format = body.find("response_format");
+  if (*type == "text") return;
+  prompt.form = body.find("response_format");
+  // The chat formats have words for JSON alone.
+  if (*type != "structural_tag") prompt.options.response_format = prompt.form;
 }
 
 // thinking and its effort: chat_template_kwargs, reasoning_effort, Moonshot's own "thinking".
@@ -292,12 +295,12 @@ static Constraint chat_constraint(BodyFields& body, const ServedModel& model, co
   Grammar grammar;
   grammar.new_rule();  // rule 0, for the format to fill
   AnswerShape shape{.thinking = prompt.options.thinking, .must_call = prompt.must_call, .one_call = one_call};
-  shape.content = read_structured_outputs(body, grammar);
-  if (prompt.options.response_format) {
+  shape.content = read_structured_outputs(body, grammar, model);
+  if (prompt.form) {
     if (shape.content)
       fail(ErrorCode::kBadRequest,
            "structured_outputs and response_format both prescribe a form; give one of them");
-    shape.content = read_response_format(prompt.options.response_format, grammar);
+    shape.content = read_response_format(*prompt.form, grammar, model);
   }
   if (!shape.content && !prompt.must_call && !prompt.strict_tools) return {};
   refuse_beside_constraint(body);

@@ -17,6 +17,7 @@ struct ChatPrompt {
   const boost::json::array* messages = nullptr;
   const boost::json::array* tools = nullptr;
   ChatOptions options;
+  const boost::json::value* form = nullptr;  // response_format where it prescribes one
   bool strict_tools = false, must_call = false;
   std::string only_tool;  // that may be called; empty: any
 };

@@ -1,6 +1,7 @@
 #include "serve/engine_thread.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace perigee::serve {
 
@@ -8,6 +9,7 @@ EngineThread::EngineThread(Runner& runner, const PrefixCacheOptions& prefixes, E
     : runner_(runner), prefixes_(runner.pool(), prefixes) {
   engine_.emplace(runner_, prefixes_.tree(), std::move(options));
   stats_ = engine_->stats();
+  cache_rows_ = count_rows();
   thread_ = std::thread([this] { work(); });
 }
 
@@ -42,6 +44,31 @@ void EngineThread::cancel(Ticket ticket, int branch) {
 Engine::Stats EngineThread::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;
+}
+
+CacheRows EngineThread::cache_rows() const {
+  const std::lock_guard lock(mutex_);
+  return cache_rows_;
+}
+
+// Looks at every row: not for every step.
+CacheRows EngineThread::count_rows() {
+  const CachePool& pool = runner_.pool();
+  std::vector<int64_t> of_tree(static_cast<size_t>(pool.rows()));
+  CacheRows out{.free = pool.free_rows()};
+  if (const PrefixTree* tree = prefixes_.tree()) {
+    tree->check_integrity(of_tree);
+    const PrefixTree::Stats stats = tree->stats();
+    out.checkpoints = stats.checkpoints;
+    out.checkpoint_rows = stats.checkpoints * pool.plan().state_rows();
+    out.evicted = stats.evicted_rows;
+  }
+  for (size_t row = 0; row < of_tree.size(); ++row) {
+    const int64_t all = pool.references(static_cast<RowId>(row));
+    if (all == 0) continue;
+    ++(of_tree[row] == 0 ? out.requests : of_tree[row] == all ? out.prefixes : out.shared);
+  }
+  return out;
 }
 
 void EngineThread::pause() {
@@ -107,6 +134,10 @@ void EngineThread::run_step() {
 }
 
 void EngineThread::work() {
+  using Clock = std::chrono::steady_clock;
+  // Counting takes a hundredth of the time at most, however many rows there are.
+  constexpr Clock::duration kBetweenCounts = std::chrono::seconds(1);
+  Clock::time_point next_count = Clock::now() + kBetweenCounts;
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto work_to_do = [this] { return !engine_->idle() && !paused_; };
@@ -133,8 +164,18 @@ void EngineThread::work() {
       deliver();
     }
     const Engine::Stats stats = engine_->stats();
+    std::optional<CacheRows> rows;
+    if (const auto now = Clock::now(); engine_->idle() || now > next_count) {
+      try {
+        rows = count_rows();
+      } catch (const Error&) {  // a tree that contradicts itself: the engine's own checks say so
+      }
+      const Clock::time_point done = Clock::now();
+      next_count = done + std::max(kBetweenCounts, 100 * (done - now));
+    }
     lock.lock();
     stats_ = stats;
+    if (rows) cache_rows_ = *rows;
   }
   quiet_.notify_all();
 }

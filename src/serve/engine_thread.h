@@ -25,6 +25,7 @@ class EngineThread : public EnginePort {
   Ticket submit(Request request, Listener listener) override;
   void cancel(Ticket ticket, int branch) override;
   Engine::Stats stats() const override;
+  CacheRows cache_rows() const override;
   void pause() override;
   void resume() override;
   bool reset_prefix_cache() override;
@@ -49,6 +50,7 @@ class EngineThread : public EnginePort {
   void take_in(Submission& submission);
   void run_step();
   void deliver();
+  CacheRows count_rows();
 
   Runner& runner_;
   PrefixCache prefixes_;
@@ -61,6 +63,7 @@ class EngineThread : public EnginePort {
   std::vector<Submission> submissions_;
   std::vector<Cancellation> cancellations_;
   Engine::Stats stats_;
+  CacheRows cache_rows_;
   Ticket next_ = 1;
   bool stopping_ = false, paused_ = false;
   int resets_wanted_ = 0;

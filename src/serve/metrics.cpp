@@ -88,8 +88,8 @@ void Metrics::finished(const std::string& reason) {
   ++finished_[reason];
 }
 
-std::string Metrics::text(const Engine::Stats& s, size_t connections, const std::string& model,
-                          bool vllm) const {
+std::string Metrics::text(const Engine::Stats& s, const CacheRows& rows, size_t connections,
+                          const std::string& model, bool vllm) const {
   std::string all;
   std::map<std::string, int64_t> finished;
   {
@@ -106,6 +106,16 @@ std::string Metrics::text(const Engine::Stats& s, size_t connections, const std:
     w.gauge("num_connections", "Open connections.", static_cast<double>(connections));
     w.gauge("kv_cache_usage_perc", "Share of the cache's rows held by running requests, 0 to 1.",
             s.rows > 0 ? real(s.rows_in_use) / real(s.rows) : 0);
+    w.head("cache_rows", "gauge", "Rows of the cache by who holds them.");
+    for (const auto& [owner, count] : {std::pair("free", rows.free),
+                                       {"requests", rows.requests},
+                                       {"shared", rows.shared},
+                                       {"prefixes", rows.prefixes}})
+      w.value("cache_rows", real(count), fmt::format(",owner=\"{}\"", owner));
+    w.gauge("prefix_checkpoints", "States kept in the prefix tree.", real(rows.checkpoints));
+    w.gauge("prefix_checkpoint_rows", "Rows of the prefix tree that hold those states.",
+            real(rows.checkpoint_rows));
+    w.counter("prefix_evicted_rows", "Rows that the prefix tree has given up.", real(rows.evicted));
     w.counter("prefix_cache_queries", "Prompt tokens looked up in the prefix tree.",
               real(prompt_tokens_total));
     w.counter("prefix_cache_hits", "Prompt tokens found in the prefix tree.", real(s.cached_tokens));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "serve/engine_port.h"
 
 namespace perigee::serve {
 
@@ -57,7 +58,8 @@ class Metrics {
   void finished(const std::string& reason);
 
   // Prometheus text; `vllm`: every name twice.
-  std::string text(const Engine::Stats& stats, size_t connections, const std::string& model, bool vllm) const;
+  std::string text(const Engine::Stats& stats, const CacheRows& rows, size_t connections,
+                   const std::string& model, bool vllm) const;
 
  private:
   std::atomic<int64_t> in_flight_ = 0;

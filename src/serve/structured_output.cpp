@@ -70,21 +70,27 @@ Grammar::Symbol choice_of(const json::value& list, Grammar& grammar) {
   return grammar.choice(std::move(alternatives));
 }
 
-// A schema, or one as text.
-Grammar::Symbol schema_of(const json::value& value, Grammar& grammar) {
-  if (!value.is_string()) return json_schema(grammar, value, value);
+// A value, or one as JSON text.
+json::value value_of(std::string_view kind, const json::value& value) {
+  if (!value.is_string()) return value;
   json::parse_options options;
   options.max_depth = kJsonDepth;
   boost::system::error_code error;
-  const json::value parsed = json::parse(value.get_string(), error, {}, options);
+  json::value parsed = json::parse(value.get_string(), error, {}, options);
   if (error)
-    fail(ErrorCode::kBadRequest,
-         "structured_outputs.json is a text that is not JSON ({}); give a JSON schema", error.message());
-  return json_schema(grammar, parsed, parsed);
+    fail(ErrorCode::kBadRequest, "structured_outputs.{} is a text that is not JSON ({}); give JSON", kind,
+         error.message());
+  return parsed;
 }
 
-Grammar::Symbol text_of(std::string_view kind, const json::value& value, Grammar& grammar) {
-  if (kind == "json") return schema_of(value, grammar);
+Grammar::Symbol text_of(std::string_view kind, const json::value& value, Grammar& grammar,
+                        const ServedModel& model) {
+  if (kind == "json") {
+    const json::value schema = value_of(kind, value);
+    return json_schema(grammar, schema, schema);
+  }
+  if (kind == "structural_tag")
+    return structural_tag(grammar, value_of(kind, value), model.tokenizer.vocabulary());
   if (kind == "choice") return choice_of(value, grammar);
   if (kind == "json_object") return any_json(grammar, true);
   if (!value.is_string()) fail(ErrorCode::kBadRequest, "structured_outputs.{} is not a string", kind);
@@ -94,27 +100,28 @@ Grammar::Symbol text_of(std::string_view kind, const json::value& value, Grammar
 
 }  // namespace
 
-std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar& grammar) {
+std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar& grammar,
+                                                       const ServedModel& model) {
   std::optional<Grammar::Symbol> out;
   const auto take = [&](std::string_view kind, const json::value& value) {
     if (out)
       fail(ErrorCode::kBadRequest, "structured_outputs asks for several forms at once; give one of them");
-    out = text_of(kind, value, grammar);
+    out = text_of(kind, value, grammar, model);
   };
   if (const json::object* object = body.object("structured_outputs")) {
     BodyFields fields(*object, "structured_outputs.");
-    for (const char* kind : {"json", "regex", "choice", "grammar", "json_object"})
+    for (const char* kind : {"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
       if (const json::value* value = fields.find(kind); value && *value != false) take(kind, *value);
-    fields.unsupported("structural_tag", "strict tools are enforced by tool_choice and strict");
     for (const char* key : {"disable_any_whitespace", "disable_fallback", "disable_additional_properties",
                             "whitespace_pattern"})
       fields.ignore(key);
     if (const auto unknown = fields.unknown(); !unknown.empty())
-      fail(ErrorCode::kBadRequest, "{} is unknown; give json, regex, choice, grammar or json_object",
+      fail(ErrorCode::kBadRequest,
+           "{} is unknown; give json, regex, choice, grammar, json_object or structural_tag",
            unknown.front());
     if (!out)
       fail(ErrorCode::kBadRequest,
-           "structured_outputs is empty; give json, regex, choice, grammar or json_object");
+           "structured_outputs is empty; give json, regex, choice, grammar, json_object or structural_tag");
   }
   for (const auto& [key, kind] :
        {std::pair("guided_json", "json"), std::pair("guided_regex", "regex"),
@@ -123,10 +130,11 @@ std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar
   return out;
 }
 
-std::optional<Grammar::Symbol> read_response_format(const json::value* format, Grammar& grammar) {
-  if (!format) return std::nullopt;
-  const json::object& object = format->get_object();
+Grammar::Symbol read_response_format(const json::value& format, Grammar& grammar, const ServedModel& model) {
+  const json::object& object = format.get_object();
   if (object.at("type") == "json_object") return any_json(grammar, true);
+  if (object.at("type") == "structural_tag")
+    return structural_tag(grammar, format, model.tokenizer.vocabulary());
   const json::value* schema = object.at("json_schema").get_object().if_contains("schema");
   return schema ? json_schema(grammar, *schema, *schema) : any_json(grammar);
 }

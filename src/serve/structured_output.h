@@ -25,9 +25,11 @@ struct Constraint {
 
 // The text that structured_outputs, or vLLM's older guided_*, asks for; none when they are absent. Rule 0 of
 // `grammar` must be there already.
-std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar& grammar);
-// The text that OpenAI's response_format asks for.
-std::optional<Grammar::Symbol> read_response_format(const boost::json::value* format, Grammar& grammar);
+std::optional<Grammar::Symbol> read_structured_outputs(BodyFields& body, Grammar& grammar,
+                                                       const ServedModel& model);
+// The text that a response_format asks for: OpenAI's json_object and json_schema, vLLM's structural_tag.
+Grammar::Symbol read_response_format(const boost::json::value& format, Grammar& grammar,
+                                     const ServedModel& model);
 
 Constraint make_constraint(Grammar grammar, const ServedModel& model, const std::vector<int32_t>& stop_ids);
 

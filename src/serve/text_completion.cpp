@@ -214,7 +214,7 @@ Plan plan_text_completion(BodyFields& body, const ServedModel& model, const std:
   {
     Grammar grammar;
     const int32_t root = grammar.new_rule();
-    if (const auto content = read_structured_outputs(body, grammar)) {
+    if (const auto content = read_structured_outputs(body, grammar, model)) {
       refuse_beside_constraint(body);
       grammar.add(root, {*content});
       constraint = make_constraint(std::move(grammar), model, request.stop_ids);

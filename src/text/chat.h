@@ -51,9 +51,8 @@ class ChatFormat {
   // requests.
   virtual std::unique_ptr<OutputParser> parser(bool thinking, std::string_view call_id_salt = {}) const = 0;
 
-  // Fills rule 0 of `grammar`: what follows the prompt, up to the id that ends it. Error{kUnsupported} where
-  // the format has none.
-  virtual void answer_grammar(Grammar& grammar, const AnswerShape& shape) const;
+  // Fills rule 0 of `grammar`: what follows the prompt, up to the id that ends it.
+  virtual void answer_grammar(Grammar& grammar, const AnswerShape& shape) const = 0;
 
   // Ids that end the answer.
   virtual std::vector<int32_t> stop_ids() const = 0;

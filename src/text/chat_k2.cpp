@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "text/chat.h"
+#include "text/chat_grammar_k2.h"
 #include "text/chat_messages.h"
 #include "text/json_text.h"
 #include "text/output_parser_k2.h"
@@ -113,6 +114,10 @@ class K2Format : public ChatFormat {
     return std::make_unique<K2OutputParser>(tokenizer_, thinking, call_id_salt);
   }
 
+  void answer_grammar(Grammar& grammar, const AnswerShape& shape) const override {
+    k2_answer_grammar(grammar, tokenizer_.vocabulary(), shape, thinks_ && shape.thinking);
+  }
+
   std::vector<int32_t> stop_ids() const override {
     std::vector<int32_t> ids;
     for (std::string_view name : {"<|im_end|>", "[EOS]"})
@@ -121,11 +126,12 @@ class K2Format : public ChatFormat {
   }
 
  private:
-  // The format has no words for these; ignoring them would change what the caller asked for.
+  // The format has no words for an effort; ignoring it would change what the caller asked for. Calls that
+  // must come are the answer grammar's alone.
   static void refuse_unsupported(const ChatOptions& options) {
-    if (!options.tool_choice.empty() && options.tool_choice != "auto" && options.tool_choice != "none")
-      fail(ErrorCode::kUnsupported, "tool_choice \"{}\": K2-style prompts know auto and none only",
-           options.tool_choice);
+    const std::string& choice = options.tool_choice;
+    if (!choice.empty() && choice != "auto" && choice != "none" && choice != "required")
+      fail(ErrorCode::kBadRequest, "tool_choice \"{}\" is unknown; expected auto, none or required", choice);
     if (options.thinking_effort)
       fail(ErrorCode::kUnsupported, "K2-style prompts have no thinking effort; leave it out");
   }

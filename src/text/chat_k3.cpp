@@ -264,10 +264,6 @@ class K3Format : public ChatFormat {
 
 }  // namespace
 
-void ChatFormat::answer_grammar(Grammar&, const AnswerShape&) const {
-  fail(ErrorCode::kUnsupported, "structured output is not supported for K2-style prompts; ask K3 models");
-}
-
 std::unique_ptr<ChatFormat> make_k3_format(const Tokenizer& tokenizer) {
   return std::make_unique<K3Format>(tokenizer);
 }

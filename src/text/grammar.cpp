@@ -8,9 +8,12 @@ namespace perigee {
 
 namespace {
 
-constexpr int kDeepest = 4096;        // rules entered without a byte between them
-constexpr size_t kMostPlaces = 4096;  // of one state
-constexpr size_t kMostStates = 1 << 17;
+constexpr int kDeepest = 4096;             // rules entered without a byte between them
+constexpr size_t kMostPlaces = 4096;       // of one state
+constexpr size_t kMostLooks = 1 << 16;     // at places, to find those of one state
+constexpr size_t kMostMemory = 256 << 20;  // bytes of one machine's places and states
+constexpr size_t kIndexed = 32;            // bytes that an index adds to what it finds
+constexpr size_t kMostAllowed = 8 << 20;   // ids kept of allowed tokens; older ones are made again
 
 uint64_t mix(uint64_t hash, uint64_t x) {
   hash = (hash ^ x) * 0x9E3779B97F4A7C15u;
@@ -49,12 +52,9 @@ Grammar::Sequence Grammar::literal(std::string_view text) {
 }
 
 Grammar::Symbol Grammar::bytes(const ByteSet& set) {
-  const auto found = std::find(sets_.begin(), sets_.end(), set);
-  if (found == sets_.end()) {
-    sets_.push_back(set);
-    return {Symbol::kBytes, static_cast<int32_t>(sets_.size()) - 1};
-  }
-  return {Symbol::kBytes, static_cast<int32_t>(found - sets_.begin())};
+  const auto [found, made] = set_index_.emplace(set, static_cast<int32_t>(sets_.size()));
+  if (made) sets_.push_back(set);
+  return {Symbol::kBytes, found->second};
 }
 
 Grammar::Symbol Grammar::repeat(const Sequence& item, int least, int most) {
@@ -83,6 +83,38 @@ Grammar::Symbol Grammar::repeat(const Sequence& item, int least, int most) {
   whole.insert(whole.end(), rest.begin(), rest.end());
   add(all, std::move(whole));
   return rule(all);
+}
+
+void Grammar::drop_endless() {
+  using Place = std::pair<size_t, size_t>;  // rule, alternative
+  std::vector<std::vector<Place>> uses(rules_.size());
+  std::vector<std::vector<size_t>> open(rules_.size());  // symbols of an alternative not known to end
+  std::vector<bool> ends(rules_.size());
+  std::vector<size_t> found;
+  const auto settle = [&](size_t rule) {
+    if (!ends[rule]) found.push_back(rule);
+    ends[rule] = true;
+  };
+  for (size_t r = 0; r < rules_.size(); ++r)
+    for (size_t a = 0; a < rules_[r].size(); ++a) {
+      size_t& count = open[r].emplace_back(0);
+      for (const Symbol& symbol : rules_[r][a]) {
+        const auto value = static_cast<size_t>(symbol.value);
+        if (symbol.kind == Symbol::kRule) uses[value].emplace_back(r, a);
+        count += symbol.kind == Symbol::kRule || (symbol.kind == Symbol::kBytes && sets_[value].none());
+      }
+      if (count == 0) settle(r);
+    }
+  while (!found.empty()) {
+    const size_t rule = found.back();
+    found.pop_back();
+    for (const auto& [r, a] : uses[rule])
+      if (--open[r][a] == 0) settle(r);
+  }
+  for (size_t r = 0; r < rules_.size(); ++r) {
+    size_t a = 0;
+    std::erase_if(rules_[r], [&](const Sequence&) { return open[r][a++] > 0; });
+  }
 }
 
 TokenTree::TokenTree(const Vocabulary& vocabulary) : vocabulary_(vocabulary), nodes_(1) {
@@ -119,14 +151,24 @@ struct GrammarMachine::State {
 GrammarMachine::GrammarMachine(Grammar grammar, std::shared_ptr<const TokenTree> tokens,
                                std::vector<int32_t> stop_ids)
     : grammar_(std::move(grammar)), tokens_(std::move(tokens)), stop_ids_(std::move(stop_ids)) {
-  std::vector<const Place*> terminals;
-  bool whole = false;
+  grammar_.drop_endless();
+  if (grammar_.rules()[0].empty())
+    fail(ErrorCode::kBadRequest,
+         "the grammar takes no text: every way through it leads back to itself, or to a set of no character");
+  Closure closure{.number = ++closures_};
   for (size_t i = 0; i < grammar_.rules()[0].size(); ++i)
-    expand(place(0, static_cast<int32_t>(i), 0, nullptr), terminals, whole, 0);
-  start_ = intern(std::move(terminals), whole);
+    expand(place(0, static_cast<int32_t>(i), 0, nullptr), closure, 0);
+  start_ = intern(std::move(closure));
 }
 
 GrammarMachine::~GrammarMachine() = default;
+
+void GrammarMachine::remember(size_t bytes) {
+  memory_ += bytes;
+  if (memory_ > kMostMemory)
+    fail(ErrorCode::kBadRequest, "the answer needs more than {} MiB of states of its grammar; simplify it",
+         kMostMemory >> 20);
+}
 
 // The one place with these parts: equal places are the same pointer, so that equal states are found.
 const GrammarMachine::Place* GrammarMachine::place(int32_t rule, int32_t alternative, int32_t position,
@@ -139,13 +181,15 @@ const GrammarMachine::Place* GrammarMachine::place(int32_t rule, int32_t alterna
     const Place& p = *known->second;
     if (p.rule == rule && p.alternative == alternative && p.position == position && p.next == next) return &p;
   }
-  places_.push_back({rule, alternative, position, next, hash});
+  remember(sizeof(Place) + kIndexed);
+  places_.push_back({rule, alternative, position, next, hash, 0});
   place_index_.emplace(hash, &places_.back());
   return &places_.back();
 }
 
-// Adds the terminals that may come at `at`.
-void GrammarMachine::expand(const Place* at, std::vector<const Place*>& terminals, bool& whole, int depth) {
+// Adds the terminals that may come at `at`. A place that was looked at is not looked at again, or the ways
+// through rules that may be empty would multiply.
+void GrammarMachine::expand(const Place* at, Closure& closure, int depth) {
   if (depth > kDeepest)
     fail(ErrorCode::kBadRequest,
          "the grammar refers to itself without reading anything; write it without left recursion");
@@ -153,34 +197,36 @@ void GrammarMachine::expand(const Place* at, std::vector<const Place*>& terminal
   // own.
   while (at && static_cast<size_t>(at->position) == sequence(at).size()) at = at->next;
   if (!at) {
-    whole = true;
+    closure.whole = true;
     return;
   }
+  if (at->seen_by == closure.number) return;
+  at->seen_by = closure.number;
+  if (++closure.looks > kMostLooks || closure.terminals.size() > kMostPlaces)
+    fail(ErrorCode::kBadRequest, "the grammar has more than {} ways to go on at one place; simplify it",
+         kMostPlaces);
   const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
   if (symbol.kind != Grammar::Symbol::kRule) {
-    if (std::find(terminals.begin(), terminals.end(), at) == terminals.end()) terminals.push_back(at);
-    if (terminals.size() > kMostPlaces)
-      fail(ErrorCode::kBadRequest, "the grammar has more than {} ways to go on at one place; simplify it",
-           kMostPlaces);
+    closure.terminals.push_back(at);
     return;
   }
   const bool last = static_cast<size_t>(at->position) + 1 == sequence(at).size();
   const Place* behind = last ? at->next : place(at->rule, at->alternative, at->position + 1, at->next);
   const auto& alternatives = grammar_.rules()[static_cast<size_t>(symbol.value)];
   for (size_t i = 0; i < alternatives.size(); ++i)
-    expand(place(symbol.value, static_cast<int32_t>(i), 0, behind), terminals, whole, depth + 1);
+    expand(place(symbol.value, static_cast<int32_t>(i), 0, behind), closure, depth + 1);
 }
 
-GrammarMachine::State* GrammarMachine::intern(std::vector<const Place*> terminals, bool whole) {
+GrammarMachine::State* GrammarMachine::intern(Closure closure) {
+  std::vector<const Place*> terminals = std::move(closure.terminals);
+  const bool whole = closure.whole;
   std::sort(terminals.begin(), terminals.end());
   uint64_t hash = whole;
   for (const Place* p : terminals) hash = mix(hash, p->hash);
   const auto [first, last] = state_index_.equal_range(hash);
   for (auto known = first; known != last; ++known)
     if (known->second->terminals == terminals && known->second->whole == whole) return known->second;
-  if (states_.size() >= kMostStates)
-    fail(ErrorCode::kBadRequest, "the answer needs more than {} states of its grammar; simplify it",
-         kMostStates);
+  remember(sizeof(State) + kIndexed + terminals.size() * sizeof(Place*));
   states_.push_back(std::make_unique<State>());
   State* made = states_.back().get();
   made->terminals = std::move(terminals);
@@ -192,14 +238,14 @@ GrammarMachine::State* GrammarMachine::intern(std::vector<const Place*> terminal
 GrammarMachine::State* GrammarMachine::step(State* state, uint8_t byte) {
   for (const auto& [known, next] : state->next)
     if (known == byte) return next;
-  std::vector<const Place*> terminals;
-  bool whole = false;
+  Closure closure{.number = ++closures_};
   for (const Place* at : state->terminals) {
     const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
     if (symbol.kind == Grammar::Symbol::kBytes && grammar_.set(symbol.value).test(byte))
-      expand(place(at->rule, at->alternative, at->position + 1, at->next), terminals, whole, 0);
+      expand(place(at->rule, at->alternative, at->position + 1, at->next), closure, 0);
   }
-  State* next = terminals.empty() && !whole ? nullptr : intern(std::move(terminals), whole);
+  State* next = closure.empty() ? nullptr : intern(std::move(closure));
+  remember(sizeof(state->next.front()));
   state->next.emplace_back(byte, next);
   return next;
 }
@@ -214,16 +260,15 @@ const GrammarMachine::State* GrammarMachine::after(const State* from, int32_t to
     }
     return state;
   }
-  std::vector<const Place*> terminals;
-  bool whole = false;
+  Closure closure{.number = ++closures_};
   for (const Place* at : state->terminals) {
     const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
     if (symbol.kind == Grammar::Symbol::kControl && symbol.value == token)
-      expand(place(at->rule, at->alternative, at->position + 1, at->next), terminals, whole, 0);
+      expand(place(at->rule, at->alternative, at->position + 1, at->next), closure, 0);
   }
-  if (!terminals.empty() || whole) return intern(std::move(terminals), whole);
+  if (!closure.empty()) return intern(std::move(closure));
   const bool ends = state->whole && std::find(stop_ids_.begin(), stop_ids_.end(), token) != stop_ids_.end();
-  return ends ? intern({}, false) : nullptr;
+  return ends ? intern({}) : nullptr;
 }
 
 void GrammarMachine::collect(State* state, int32_t node, std::vector<int32_t>& out) {
@@ -245,6 +290,14 @@ const std::vector<int32_t>& GrammarMachine::allowed(const State* of) {
   if (state->whole) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
+  // Counted strings have a state for every length: their lists are too long to keep them all.
+  if (allowed_kept_ += out.size(); allowed_kept_ > kMostAllowed) {
+    for (const auto& one : states_) {
+      one->allowed = {};
+      one->allowed_known = false;
+    }
+    allowed_kept_ = out.size();
+  }
   state->allowed = std::move(out);
   state->allowed_known = true;
   return state->allowed;

@@ -49,6 +49,10 @@ class Grammar {
   Symbol choice(std::vector<Sequence> alternatives) { return rule(rule_of(std::move(alternatives))); }
   Symbol optional(const Sequence& item) { return choice({item, {}}); }
 
+  // Takes out the alternatives that no text has, since they lead to themselves alone or to a set of no byte:
+  // what is left has no dead ends.
+  void drop_endless();
+
   const std::vector<std::vector<Sequence>>& rules() const { return rules_; }
   const ByteSet& set(int32_t index) const { return sets_[static_cast<size_t>(index)]; }
   size_t sets() const { return sets_.size(); }
@@ -60,6 +64,7 @@ class Grammar {
  private:
   std::vector<std::vector<Sequence>> rules_;
   std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, int32_t> set_index_;
   size_t symbols_ = 0;
 };
 
@@ -84,15 +89,16 @@ class GrammarMachine {
  public:
   struct State;
 
-  // `stop_ids` end a text that is whole. Throws Error{kBadRequest} for a grammar that recurs on its left.
+  // `stop_ids` end a text that is whole. Throws Error{kBadRequest} for a grammar that recurs on its left, or
+  // takes no text.
   GrammarMachine(Grammar grammar, std::shared_ptr<const TokenTree> tokens, std::vector<int32_t> stop_ids);
   ~GrammarMachine();
 
   const Grammar& grammar() const { return grammar_; }
   const State* start() const { return start_; }
-  // Null when the token may not come here. Throws Error{kBadRequest} when the grammar has too many states.
+  // Null when the token may not come here. Throws Error{kBadRequest} when the states outgrow their memory.
   const State* after(const State* state, int32_t token);
-  // The tokens that may come, ascending. Empty after the end.
+  // The tokens that may come, ascending; valid until the next call. Empty after the end.
   const std::vector<int32_t>& allowed(const State* state);
   bool whole(const State* state) const;  // the text may end here
 
@@ -102,11 +108,23 @@ class GrammarMachine {
     int32_t rule, alternative, position;
     const Place* next;  // null: the end of the text
     uint64_t hash;
+    mutable uint64_t seen_by;  // the last closure that looked here
   };
 
+  // What may come at some places, while it is being found.
+  struct Closure {
+    uint64_t number = 0;
+    std::vector<const Place*> terminals = {};
+    bool whole = false;
+    size_t looks = 0;
+
+    bool empty() const { return terminals.empty() && !whole; }
+  };
+
+  void remember(size_t bytes);  // counts what the machine keeps
   const Place* place(int32_t rule, int32_t alternative, int32_t position, const Place* next);
-  void expand(const Place* at, std::vector<const Place*>& terminals, bool& whole, int depth);
-  State* intern(std::vector<const Place*> terminals, bool whole);
+  void expand(const Place* at, Closure& closure, int depth);
+  State* intern(Closure closure);
   State* step(State* state, uint8_t byte);
   void collect(State* state, int32_t node, std::vector<int32_t>& out);
   const Grammar::Sequence& sequence(const Place* at) const {
@@ -120,6 +138,8 @@ class GrammarMachine {
   std::unordered_multimap<uint64_t, const Place*> place_index_;
   std::vector<std::unique_ptr<State>> states_;
   std::unordered_multimap<uint64_t, State*> state_index_;
+  uint64_t closures_ = 0;
+  size_t memory_ = 0, allowed_kept_ = 0;
   State* start_ = nullptr;
 };
 

@@ -1,7 +1,7 @@
-// Where grammars come from: JSON schemas, regular expressions, EBNF. Each gives a symbol of the grammar, so
-// that they combine. What a source cannot say is refused with Error{kBadRequest} that names it; what is taken
-// is kept to the letter, or more narrowly (keys in the schema's order, no undeclared ones beside declared
-// ones).
+// Where grammars come from: JSON schemas, regular expressions, EBNF, structural tags. Each gives a symbol of
+// the grammar, so that they combine. What a source cannot say is refused with Error{kBadRequest} that names
+// it; what is taken is kept to the letter, or more narrowly (keys in the schema's order, no undeclared ones
+// beside declared ones).
 #pragma once
 
 #include <boost/json.hpp>
@@ -38,5 +38,8 @@ Grammar::Symbol regular_expression(Grammar& grammar, std::string_view pattern, c
 
 // rule ::= "text" | [a-z] other (…)* x+ y? z{1,3}; the text is `root`.
 Grammar::Symbol ebnf(Grammar& grammar, std::string_view source);
+
+// vLLM's and xgrammar's structural tags. Their texts may not hold names of the vocabulary's control tokens.
+Grammar::Symbol structural_tag(Grammar& grammar, const boost::json::value& tag, const Vocabulary& vocabulary);
 
 }  // namespace perigee

@@ -143,6 +143,7 @@ TEST(Api, MetricsAreWellFormedAndCount) {
       std::string::npos)
       << text;
   EXPECT_NE(text.find("\nvllm:num_requests_running{"), std::string::npos);
+  EXPECT_NE(text.find("owner=\"prefixes\"} 4\n"), std::string::npos);
   EXPECT_NE(text.find("perigee:e2e_request_latency_seconds_count{engine=\"0\",model_name=\"tiny\"} 3\n"),
             std::string::npos);
   EXPECT_NE(text.find("le=\"+Inf\"} 3\n"), std::string::npos);

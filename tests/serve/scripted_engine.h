@@ -54,6 +54,7 @@ class ScriptedEngine : public EnginePort {
     const std::lock_guard lock(mutex_);
     return stats_;
   }
+  CacheRows cache_rows() const override { return {.free = 5, .requests = 1, .prefixes = 4, .shared = 2}; }
   void pause() override { set_paused(true); }
   void resume() override { set_paused(false); }
   bool reset_prefix_cache() override {

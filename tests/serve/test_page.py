@@ -53,6 +53,10 @@ def test_a_conversation_with_thinking_tools_and_the_engine(page):
     assert "12C" in page.locator(".assistant .content").last.inner_text()
     page.wait_for_function("!document.querySelector('#hitstext').textContent.startsWith('0.0')", timeout=10000)
     assert "generated tokens" in page.inner_text("#engine")
+    # The conversation's rows stay in the tree when nothing runs, with a state to go on from.
+    rows = "[...document.querySelectorAll('#%s td:last-child')].map(cell => Number(cell.textContent.replaceAll(',', '')))"
+    page.wait_for_function("(rows => rows[2] > 0 && rows[0] === 0)(" + rows % "owners" + ")", timeout=10000)
+    assert page.evaluate(rows % "tree")[2] > 0
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=os.path.join(folder, "page.png"))
 

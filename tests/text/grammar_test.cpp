@@ -1,6 +1,7 @@
 // Grammars: what they take and what they refuse, against what the sources say.
 #include "text/grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -147,8 +148,9 @@ TEST(Grammar, SchemasThatCannotBeKeptAreRefused) {
       {R"({"type":"string","maxLength":100000})", "maxLength"},
       {R"({"type":"string","minLength":3,"maxLength":2})", "minLength above maxLength"},
       {R"s({"type":"string","pattern":"(?=a)"})s", "(?"},
-      {R"({"$ref":"#"})", "left recursion"},
-      {R"({"anyOf":[{"$ref":"#"}]})", "left recursion"},
+      {R"({"$ref":"#"})", "no text"},
+      {R"({"anyOf":[{"$ref":"#"}]})", "no text"},
+      {R"({"type":"object","properties":{"a":{"$ref":"#/properties/a"}},"required":["a"]})", "no text"},
       {R"({"type":"array","items":{"type":"array","items":{"type":"array","items":{"type":"string","maxLength":16000},"minItems":9000},"minItems":9000},"minItems":16000})",
        "symbols"},
       {R"([])", "neither an object"},
@@ -180,6 +182,63 @@ TEST(Grammar, RegularExpressionsAgreeWithTheStandardLibrary) {
   EXPECT_GT(matched, 100);
   for (const char* bad : {"(", ")", "[a", "a{2", "a{3,2}", "*a", "\\b", "(?<x>a)", "a{99999}", "[z-a]"})
     EXPECT_NE(complaint([&] { of_regex(bad); }), "") << bad;
+}
+
+// What has no end is not begun either: no state is a dead end.
+TEST(Grammar, WaysWithoutAnEndAreNotTaken) {
+  Text optional = of_schema(R"({"type":"object","properties":{"a":{"$ref":"#/properties/a"}}})");
+  EXPECT_TRUE(optional.takes("{}"));
+  const std::vector<int32_t> brace = tokenizer().encode("{");
+  for (const int32_t id :
+       optional.machine().allowed(optional.machine().after(optional.machine().start(), brace.at(0))))
+    EXPECT_EQ(std::string(tokenizer().vocabulary().bytes(id)).find('"'), std::string::npos);
+  Text loop = Text(
+      [](Grammar& g) { return ebnf(g, "root ::= \"a\" | \"b\" more\nmore ::= \"c\" more | \"d\" more"); });
+  EXPECT_EQ(loop.machine().allowed(loop.machine().start()), tokenizer().encode("a"));
+  EXPECT_NE(
+      complaint([&] { Text([](Grammar& g) { return ebnf(g, "root ::= \"a\" root"); }); }).find("no text"),
+      std::string::npos);
+  EXPECT_NE(complaint([&] {
+              Text([](Grammar& g) { return ebnf(g, "root ::= root \"a\" | \"b\""); });
+            }).find("left recursion"),
+            std::string::npos);
+}
+
+// Ways through parts that may be empty, or through rules that say the same twice, do not multiply.
+TEST(Grammar, AmbiguousSourcesCostNoMoreThanTheirSize) {
+  std::string optional, doubled = "root ::= r0\n";
+  for (int i = 0; i < 60; ++i) {
+    optional += "(a?|b?)";
+    doubled += fmt::format("r{} ::= r{} | r{}\n", i, i + 1, i + 1);
+  }
+  Text text = of_regex(optional + "c");
+  EXPECT_TRUE(text.takes("c"));
+  EXPECT_TRUE(text.takes(std::string(30, 'a') + std::string(30, 'b') + "c"));
+  EXPECT_FALSE(text.takes(std::string(61, 'a') + "c"));
+  Text rules = Text([&](Grammar& g) { return ebnf(g, doubled + "r60 ::= \"x\""); });
+  EXPECT_TRUE(rules.takes("x"));
+  EXPECT_FALSE(rules.takes("xx"));
+  Text loops = of_regex("((a*b*)*|c*)*d");
+  EXPECT_TRUE(loops.takes("abbaccbad"));
+  EXPECT_FALSE(loops.takes("abe"));
+}
+
+// Stacks that differ multiply all the same: that grammar is refused, and its request alone.
+TEST(Grammar, GrammarsThatOutgrowTheirMemoryAreRefused) {
+  std::string wide = "root ::= r0\n";
+  for (int i = 0; i < 40; ++i) wide += fmt::format("r{} ::= r{} \"x\" | r{} \"y\"\n", i, i + 1, i + 1);
+  EXPECT_NE(complaint([&] {
+              Text([&](Grammar& g) { return ebnf(g, wide + "r40 ::= \"z\""); });
+            }).find("ways to go on"),
+            std::string::npos);
+  Text brackets = Text([](Grammar& g) { return ebnf(g, "root ::= \"(\" root \")\" | [a-z]"); });
+  const std::vector<int32_t> open = tokenizer().encode("(");
+  ASSERT_EQ(open.size(), 1u);
+  EXPECT_NE(complaint([&] {
+              for (const GrammarMachine::State* state = brackets.machine().start();;)
+                state = brackets.machine().after(state, open[0]);
+            }).find("MiB of states"),
+            std::string::npos);
 }
 
 TEST(Grammar, Ebnf) {
