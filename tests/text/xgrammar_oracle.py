@@ -1,5 +1,6 @@
 """xgrammar's C++ matcher without its Python package, which imports torch and transformers for what is not tested here."""
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -7,9 +8,11 @@ import sys
 import types
 
 
+@functools.cache
 def bindings():
     spec = importlib.util.find_spec("xgrammar")
     package = types.ModuleType("xgrammar")
+    package.__spec__ = spec
     package.__path__ = list(spec.submodule_search_locations)
     sys.modules["xgrammar"] = package
     importlib.import_module("xgrammar.load_binding")
