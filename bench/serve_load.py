@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "models/tiny-k31"
 HEARTBEAT = 10  # seconds of silence after which a stream carries a comment line
+CACHE = 1  # GB
 SWEEP = 1.5  # the server looks about once a second
 
 
@@ -126,7 +127,7 @@ def row(name, value, unit, limit=None, **more):
 
 
 def stream_rows(binary, count, tokens):
-    with Server(binary, "--max-num-seqs", count) as server:
+    with Server(binary, "--max-num-seqs", count, "--cache-memory", CACHE) as server:
         with Health(server.port) as health:
             seconds, silence = read_streams(server.port, count, tokens)
         memory = server.peak_memory()

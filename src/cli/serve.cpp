@@ -159,7 +159,7 @@ void add_flags(CLI::App& app, Flags& f) {
   const char* kEngine = "Engine";
   in(kEngine,
      app.add_option("--max-num-seqs,--parallel", f.engine.scheduler.max_num_seqs, "answers computed at once")
-         ->transform(whole_number(1, 256)));
+         ->transform(whole_number(1, 1 << 16)));
   in(kEngine,
      app.add_option("--max-num-batched-tokens,-b,--batch-size", f.engine.scheduler.max_num_batched_tokens,
                     "tokens of one step; 512 on a CPU, 4096 on a GPU when not given")

@@ -12,8 +12,10 @@ constexpr int kDeepest = 4096;             // rules entered without a byte betwe
 constexpr size_t kMostPlaces = 4096;       // of one state
 constexpr size_t kMostLooks = 1 << 16;     // at places, to find those of one state
 constexpr size_t kMostMemory = 256 << 20;  // bytes of one machine's places and states
-constexpr size_t kIndexed = 32;            // bytes that an index adds to what it finds
-constexpr size_t kMostAllowed = 8 << 20;   // ids kept of allowed tokens; older ones are made again
+constexpr size_t kMostWork = 1 << 21;      // looks at places in one call: some 50 ms, which others wait
+constexpr size_t kMostWorkInAll = 1 << 28;
+constexpr size_t kIndexed = 32;           // bytes that an index adds to what it finds
+constexpr size_t kMostAllowed = 8 << 20;  // ids kept of allowed tokens; older ones are made again
 
 uint64_t mix(uint64_t hash, uint64_t x) {
   hash = (hash ^ x) * 0x9E3779B97F4A7C15u;
@@ -142,6 +144,7 @@ TokenTree::TokenTree(const Vocabulary& vocabulary) : vocabulary_(vocabulary), no
 
 struct GrammarMachine::State {
   std::vector<const Place*> terminals;  // each at a byte set or a control token
+  ByteSet bytes;                        // that any of them takes
   bool whole = false;
   std::vector<std::pair<uint8_t, State*>> next;  // known so far; null: nowhere
   std::vector<int32_t> allowed;
@@ -168,6 +171,13 @@ void GrammarMachine::remember(size_t bytes) {
   if (memory_ > kMostMemory)
     fail(ErrorCode::kBadRequest, "the answer needs more than {} MiB of states of its grammar; simplify it",
          kMostMemory >> 20);
+}
+
+void GrammarMachine::spend(size_t looks) {
+  spent_ += looks;
+  spent_in_all_ += looks;
+  if (spent_ > kMostWork || spent_in_all_ > kMostWorkInAll)
+    fail(ErrorCode::kBadRequest, "the grammar takes too long to follow; simplify it, or lower its bounds");
 }
 
 // The one place with these parts: equal places are the same pointer, so that equal states are found.
@@ -229,6 +239,10 @@ GrammarMachine::State* GrammarMachine::intern(Closure closure) {
   remember(sizeof(State) + kIndexed + terminals.size() * sizeof(Place*));
   states_.push_back(std::make_unique<State>());
   State* made = states_.back().get();
+  for (const Place* at : terminals) {
+    const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
+    if (symbol.kind == Grammar::Symbol::kBytes) made->bytes |= grammar_.set(symbol.value);
+  }
   made->terminals = std::move(terminals);
   made->whole = whole;
   state_index_.emplace(hash, made);
@@ -236,14 +250,17 @@ GrammarMachine::State* GrammarMachine::intern(Closure closure) {
 }
 
 GrammarMachine::State* GrammarMachine::step(State* state, uint8_t byte) {
+  if (!state->bytes.test(byte)) return nullptr;
   for (const auto& [known, next] : state->next)
     if (known == byte) return next;
   Closure closure{.number = ++closures_};
+  spend(state->terminals.size());
   for (const Place* at : state->terminals) {
     const Grammar::Symbol symbol = sequence(at)[static_cast<size_t>(at->position)];
     if (symbol.kind == Grammar::Symbol::kBytes && grammar_.set(symbol.value).test(byte))
       expand(place(at->rule, at->alternative, at->position + 1, at->next), closure, 0);
   }
+  spend(closure.looks);
   State* next = closure.empty() ? nullptr : intern(std::move(closure));
   remember(sizeof(state->next.front()));
   state->next.emplace_back(byte, next);
@@ -252,6 +269,7 @@ GrammarMachine::State* GrammarMachine::step(State* state, uint8_t byte) {
 
 const GrammarMachine::State* GrammarMachine::after(const State* from, int32_t token) {
   State* state = const_cast<State*>(from);  // its memory of what comes next grows; what it is does not change
+  spent_ = 0;
   const Vocabulary& vocabulary = tokens_->vocabulary();
   if (!vocabulary.is_control(token)) {
     for (const char c : vocabulary.bytes(token)) {
@@ -281,6 +299,7 @@ void GrammarMachine::collect(State* state, int32_t node, std::vector<int32_t>& o
 const std::vector<int32_t>& GrammarMachine::allowed(const State* of) {
   State* state = const_cast<State*>(of);
   if (state->allowed_known) return state->allowed;
+  spent_ = 0;
   std::vector<int32_t> out;
   collect(state, 0, out);
   for (const Place* at : state->terminals) {

@@ -96,7 +96,8 @@ class GrammarMachine {
 
   const Grammar& grammar() const { return grammar_; }
   const State* start() const { return start_; }
-  // Null when the token may not come here. Throws Error{kBadRequest} when the states outgrow their memory.
+  // Null when the token may not come here. Throws Error{kBadRequest} when the states outgrow their memory, or
+  // finding them takes too long; the same for the same calls on any machine.
   const State* after(const State* state, int32_t token);
   // The tokens that may come, ascending; valid until the next call. Empty after the end.
   const std::vector<int32_t>& allowed(const State* state);
@@ -122,6 +123,7 @@ class GrammarMachine {
   };
 
   void remember(size_t bytes);  // counts what the machine keeps
+  void spend(size_t looks);     // counts what a call does, and all of them
   const Place* place(int32_t rule, int32_t alternative, int32_t position, const Place* next);
   void expand(const Place* at, Closure& closure, int depth);
   State* intern(Closure closure);
@@ -140,6 +142,7 @@ class GrammarMachine {
   std::unordered_multimap<uint64_t, State*> state_index_;
   uint64_t closures_ = 0;
   size_t memory_ = 0, allowed_kept_ = 0;
+  size_t spent_ = 0, spent_in_all_ = 0;
   State* start_ = nullptr;
 };
 

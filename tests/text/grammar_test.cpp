@@ -223,6 +223,13 @@ TEST(Grammar, AmbiguousSourcesCostNoMoreThanTheirSize) {
   EXPECT_FALSE(loops.takes("abe"));
 }
 
+// Thousands of ways at every place, which every byte of every token must be tried on.
+TEST(Grammar, GrammarsThatTakeTooLongAreRefused) {
+  Text text = of_regex("(a?b?.?){400}");
+  EXPECT_NE(complaint([&] { text.machine().allowed(text.machine().start()); }).find("too long"),
+            std::string::npos);
+}
+
 // Stacks that differ multiply all the same: that grammar is refused, and its request alone.
 TEST(Grammar, GrammarsThatOutgrowTheirMemoryAreRefused) {
   std::string wide = "root ::= r0\n";
