@@ -5,6 +5,7 @@
 random_forms.py lists what is left out, since the two differ there on purpose.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = os.environ.get("GRAMMAR_LINES", "build-test/grammar_lines")
 FORMS = int(os.environ.get("PERIGEE_ORACLE_FORMS", "400"))
 TEXTS = 12
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("xgrammar") is None, reason="xgrammar is not installed")
 
 
 @pytest.mark.parametrize("forms", [Schemas, Expressions, Grammars])
