@@ -58,6 +58,7 @@ def test_a_conversation_with_thinking_tools_and_the_engine(page):
     page.wait_for_function("(rows => rows[2] > 0 && rows[0] === 0)(" + rows % "owners" + ")", timeout=10000)
     assert page.evaluate(rows % "tree")[2] > 0
     if folder := os.environ.get("SCREENSHOTS"):
+        page.set_viewport_size({"width": 1100, "height": 1040})
         page.screenshot(path=os.path.join(folder, "page.png"))
 
 
