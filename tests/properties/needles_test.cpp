@@ -122,7 +122,7 @@ class Needles : public testing::Test {
   Runner runner_;
 };
 
-TEST_F(Needles, T3_InTheStates) { expect_found(shortest("totals"), {.poison_state = true}); }
+TEST_F(Needles, T3_InTheStates) { expect_found(shortest("state"), {.poison_state = true}); }
 TEST_F(Needles, T3_AmongSelectedKeys) { expect_found(shortest("recall"), {.random_index = true}); }
 
 }  // namespace
