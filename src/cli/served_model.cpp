@@ -37,7 +37,8 @@ void ServedModelFlags::add_to(CLI::App& app) {
       ->default_str("MODEL as given")
       ->group("API");
   app.add_option("--max-model-len,-c,--ctx-size", max_model_len,
-                 "tokens of prompt and answer together, e.g. 32768, 32k (32,000) or 32K (32,768)")
+                 "tokens of prompt and answer together, e.g. 32768, 32k (32,000) or 32K (32,768); 0, -1, "
+                 "auto: the model's")
       ->transform(token_count(2, 1 << 30, {"auto", "-1", "0"}))
       ->default_str("the model's")
       ->group("API");

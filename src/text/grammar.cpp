@@ -202,7 +202,10 @@ const GrammarMachine::Place* GrammarMachine::place(int32_t rule, int32_t alterna
 void GrammarMachine::expand(const Place* at, Closure& closure, int depth) {
   if (depth > kDeepest)
     fail(ErrorCode::kBadRequest,
-         "the grammar refers to itself without reading anything; write it without left recursion");
+         "the grammar enters more than {} rules without reading anything; write it without left recursion, "
+         "and "
+         "with fewer rules in a row that may be empty",
+         kDeepest);
   // A rule that is done goes on behind it; the end of a sequence that is a rule's last needs no place of its
   // own.
   while (at && static_cast<size_t>(at->position) == sequence(at).size()) at = at->next;
