@@ -250,7 +250,9 @@ int run_latency(const Flags& f) {
     run.prefill(&prefill_steps);
     run.decode(&decode_steps);
   }
-  const auto measure = [&] { return on_host ? meter.measure() : device_ceilings(runner.memory()); };
+  // A GPU's are measured once: nobody else computes on it.
+  const Ceilings of_device = on_host ? Ceilings{} : device_ceilings(runner.memory());
+  const auto measure = [&] { return on_host ? meter.measure() : of_device; };
   std::vector<TimedRun> runs(f.repeats);
   Ceilings ceilings = measure(), last = ceilings;
   for (TimedRun& timed : runs) {

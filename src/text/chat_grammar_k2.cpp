@@ -15,12 +15,6 @@ using Symbol = Grammar::Symbol;
 constexpr int kLongestPreamble = 256;  // bytes before a call that must come
 constexpr int kMostCalls = 128;
 
-Sequence join(std::vector<Sequence> parts) {
-  Sequence out;
-  for (Sequence& part : parts) out.insert(out.end(), part.begin(), part.end());
-  return out;
-}
-
 // Always an object: a call of anything else is none.
 Symbol arguments_of(Grammar& g, const AnswerShape::Tool& tool) {
   if (!tool.parameters) return g.choice({g.literal("{}")});

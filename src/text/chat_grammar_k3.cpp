@@ -53,11 +53,6 @@ class K3Grammar {
   }
 
  private:
-  static Sequence join(std::vector<Sequence> parts) {
-    Sequence out;
-    for (Sequence& part : parts) out.insert(out.end(), part.begin(), part.end());
-    return out;
-  }
   Sequence tag(int32_t marker, std::string_view inside) {
     return join({{Grammar::control(marker)}, g_.literal(inside), {Grammar::control(sep_)}});
   }

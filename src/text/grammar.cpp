@@ -119,6 +119,12 @@ void Grammar::drop_endless() {
   }
 }
 
+Grammar::Sequence join(const std::vector<Grammar::Sequence>& parts) {
+  Grammar::Sequence out;
+  for (const Grammar::Sequence& part : parts) out.insert(out.end(), part.begin(), part.end());
+  return out;
+}
+
 TokenTree::TokenTree(const Vocabulary& vocabulary) : vocabulary_(vocabulary), nodes_(1) {
   for (int32_t id = 0; id < vocabulary_.base_size(); ++id) {
     const std::string_view bytes = vocabulary_.bytes(id);

@@ -68,6 +68,9 @@ class Grammar {
   size_t symbols_ = 0;
 };
 
+// One after another.
+Grammar::Sequence join(const std::vector<Grammar::Sequence>& parts);
+
 // The vocabulary's pieces as a tree, for machines of any grammar.
 class TokenTree {
  public:

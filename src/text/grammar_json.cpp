@@ -62,11 +62,6 @@ class JsonRules {
     bool required;
   };
 
-  static Sequence join(std::vector<Sequence> parts) {
-    Sequence out;
-    for (Sequence& part : parts) out.insert(out.end(), part.begin(), part.end());
-    return out;
-  }
   Symbol quoted(const Sequence& inside) {
     return g_.choice({join({g_.literal("\""), inside, g_.literal("\"")})});
   }

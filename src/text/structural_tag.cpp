@@ -21,12 +21,6 @@ using Symbol = Grammar::Symbol;
 constexpr int kDeepestFormat = 32;
 constexpr size_t kMostWords = 256, kLongestWord = 256;
 
-Sequence join(std::vector<Sequence> parts) {
-  Sequence out;
-  for (Sequence& part : parts) out.insert(out.end(), part.begin(), part.end());
-  return out;
-}
-
 // A word that ends free text, and what follows it there; nothing: the word may not come.
 struct Watched {
   std::string word;
@@ -207,7 +201,7 @@ class TagReader {
       const json::array& elements = list(o, "elements", where);
       for (size_t i = 0; i < elements.size(); ++i)
         parts.push_back({format(elements[i], fmt::format("{}.elements[{}]", where, i), depth + 1)});
-      return type == "or" ? g_.choice(std::move(parts)) : g_.choice({join(std::move(parts))});
+      return type == "or" ? g_.choice(std::move(parts)) : g_.choice({join(parts)});
     }
     for (const auto& [name, least, most] : {std::tuple("optional", 0, 1), {"star", 0, -1}, {"plus", 1, -1}})
       if (type == name) {

@@ -2,29 +2,17 @@
 // every compiler runs them.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "corpus.h"
 #include "request_check.h"
 
 namespace perigee {
 
 namespace {
-
-std::vector<std::string> corpus() {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator("tests/fuzz/corpus/requests")) {
-    std::ifstream in(entry.path(), std::ios::binary);
-    out.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  }
-  std::sort(out.begin(), out.end());  // directory order is not fixed
-  return out;
-}
 
 std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std::mt19937_64& random) {
   static const std::string kPieces[] = {"null",
@@ -72,7 +60,7 @@ std::string mutate(std::string bytes, const std::vector<std::string>& seeds, std
 }  // namespace
 
 TEST(RequestReplay, CorpusAndMutations) {
-  const std::vector<std::string> seeds = corpus();
+  const std::vector<std::string> seeds = read_corpus("requests");
   ASSERT_GE(seeds.size(), 15u);
   for (const std::string& s : seeds) EXPECT_TRUE(check_request(s.data(), s.size())) << s;
   std::mt19937_64 random(20261130);

@@ -2,14 +2,13 @@
 // that every compiler runs them.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "corpus.h"
 #include "model/safetensors.h"
 #include "safetensors_check.h"
 #include "safetensors_mutator.h"
@@ -17,16 +16,6 @@
 namespace perigee {
 
 namespace {
-
-std::vector<std::string> corpus() {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator("tests/fuzz/corpus/safetensors")) {
-    std::ifstream in(entry.path(), std::ios::binary);
-    out.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  }
-  std::sort(out.begin(), out.end());  // directory order is not fixed
-  return out;
-}
 
 // The reader's complaint, "" when it has none.
 std::string complaint(const std::string& bytes) {
@@ -122,7 +111,7 @@ TEST(SafetensorsReplay, AChangedNumberLeavesTheHeadersLengthTrue) {
 }
 
 TEST(SafetensorsReplay, CorpusAndMutations) {
-  const std::vector<std::string> seeds = corpus();
+  const std::vector<std::string> seeds = read_corpus("safetensors");
   ASSERT_GE(seeds.size(), 3u);
   for (const std::string& s : seeds) check_safetensors(s.data(), s.size());
   std::mt19937_64 random(20261130);
